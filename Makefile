@@ -1,0 +1,40 @@
+# Pizarra's commands. Each sets up what it needs in .venv and says so; the second time that takes no time.
+# Options: PYTHON=/path/to/python3.12   PIZARRA_TORCH_INDEX=<index of torch builds>   ARGS="more arguments"
+
+PYTHON ?=
+ARGS ?=
+BIN := .venv/bin
+BOOTSTRAP := PYTHON="$(PYTHON)" sh scripts/bootstrap.sh
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench gpu-check clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
+
+run: ## Set up, then serve the dashboard with the default model at http://127.0.0.1:7860
+	@$(BOOTSTRAP)
+	@exec $(BIN)/pizarra serve --model smollm2-135m-instruct $(ARGS)
+
+test: ## Set up, then run every test (ARGS="-k name" for some)
+	@$(BOOTSTRAP) --extra dev
+	@$(BIN)/python -m scripts.chromium
+	$(BIN)/python -m pytest $(ARGS)
+
+check: ## Lint, formatting, types and the architecture test
+	@$(BOOTSTRAP) --extra dev
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+bench: ## Measure decoding against transformers on this machine
+	@$(BOOTSTRAP)
+	$(BIN)/python -m bench.decode $(ARGS)
+
+gpu-check: ## Run the checks that need an NVIDIA GPU (exit status 2: there is none)
+	@PYTHON="$(PYTHON)" sh scripts/gpu_check.sh $(ARGS)
+
+clean: ## Remove .venv, caches and build outputs; your models and chats are elsewhere and stay
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .gradio build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
