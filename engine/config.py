@@ -1,0 +1,104 @@
+"""What the engine is told and what a checkpoint says of itself: plain frozen data, no torch, no msgspec.
+
+Owns `LoadOptions` (the operator's wishes for one load), `ModelConfig` (the architecture as read from a checkpoint)
+and `EffectiveSetting` (what became of a wish). Knows nothing of files, devices or messages.
+Invariant: an option that cannot be honoured is refused or listed as an `EffectiveSetting`, never dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+
+class ConfigError(ValueError):
+    """A wish that cannot be honoured. The message names the field, what was found, and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """The operator's wishes for one load of a model. Every field has a default that suits a laptop."""
+
+    dtype: str = "auto"  # "auto" | "bfloat16" | "float32" | "float64"; float64 serves proofs only
+    device: str = "auto"  # "auto" | "cpu" | "cuda"
+    max_model_len: int | None = None  # tokens of one sequence; None: the model's own context, or what the pool holds
+    max_num_seqs: int = 16  # requests running at once
+    max_num_batched_tokens: int = 512  # tokens of one step: the prefill chunk and the decode rows together
+    gpu_memory_utilization: float = 0.9  # share of the device's total memory the engine may use (GPU only)
+    kv_cache_memory_bytes: int | None = None  # exact size of the KV pool; None: sized from free memory and a cap
+    block_size: int = 16  # tokens a KV block holds
+    num_threads: int | None = None  # CPU threads; None: the cores of this machine, divided among loaded engines
+    tensor_parallel_size: int = 1  # refused above 1 until it exists
+
+    def __post_init__(self) -> None:
+        if self.tensor_parallel_size != 1:
+            raise ConfigError(
+                f"tensor_parallel_size={self.tensor_parallel_size}: one device per engine is all that exists today; "
+                "set it to 1"
+            )
+        for name, low, high in (
+            ("max_num_seqs", 1, 1024),
+            ("max_num_batched_tokens", 16, 65536),
+            ("block_size", 1, 1024),
+            ("max_model_len", 1, 10_000_000),
+            ("num_threads", 1, 1024),
+            ("kv_cache_memory_bytes", 1, 1 << 50),
+        ):
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"{name}={value}: must lie between {low} and {high}")
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ConfigError(f"gpu_memory_utilization={self.gpu_memory_utilization}: must lie in (0, 1]")
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"dtype={self.dtype!r}: known are {', '.join(DTYPES)}")
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise ConfigError(f"device={self.device!r}: known are auto, cpu, cuda")
+
+
+DTYPES = ("auto", "bfloat16", "float32", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Rotary frequency scaling. `kind` is "linear" or "llama3" (Llama 3.1's by-wavelength interpolation)."""
+
+    kind: str
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A dense decoder's architecture, from config.json or GGUF metadata."""
+
+    architecture: str  # key of engine.models.registry.MODELS, e.g. "llama"
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling | None = None
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveSetting:
+    """What became of a wish: `requested` and `effective` are shown as text, `reason` says why they differ."""
+
+    name: str
+    requested: str
+    effective: str
+    reason: str

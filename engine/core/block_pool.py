@@ -1,0 +1,122 @@
+"""All KV blocks of an engine: which are free, which are used, and by how many.
+
+Owns block ids and reference counts; knows nothing of requests, tokens or tensors. Block 0 is the null block: never
+handed out, used as padding. Invariant, proved by `check()`: free + used = total, and a block is free exactly when
+nobody refers to it. (PagedAttention, arXiv 2309.06180.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+NULL_BLOCK_ID = 0
+
+
+@dataclass(slots=True, eq=False)
+class KVCacheBlock:
+    """One physical block. `previous` and `following` link it into the free queue while it is free."""
+
+    block_id: int
+    ref_count: int = 0
+    previous: KVCacheBlock | None = field(default=None, repr=False)
+    following: KVCacheBlock | None = field(default=None, repr=False)
+
+
+class FreeBlockQueue:
+    """Free blocks, least recently used first: a doubly linked list, so that any block leaves it in O(1)."""
+
+    def __init__(self) -> None:
+        self._head = KVCacheBlock(-1)
+        self._tail = KVCacheBlock(-1)
+        self._head.following, self._tail.previous = self._tail, self._head
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def append(self, block: KVCacheBlock) -> None:
+        """Makes the block the last to be taken."""
+        last = self._tail.previous
+        assert last is not None
+        block.previous, block.following = last, self._tail
+        last.following = self._tail.previous = block
+        self._length += 1
+
+    def remove(self, block: KVCacheBlock) -> None:
+        """Takes a block out wherever it stands. ValueError when it is not in the queue."""
+        if block.previous is None or block.following is None:
+            raise ValueError(f"block {block.block_id} is not free")
+        block.previous.following, block.following.previous = block.following, block.previous
+        block.previous = block.following = None
+        self._length -= 1
+
+    def pop_first(self) -> KVCacheBlock:
+        """Takes the least recently used block. IndexError when there is none."""
+        first = self._head.following
+        if first is None or first is self._tail:
+            raise IndexError("no free block")
+        self.remove(first)
+        return first
+
+    def ids(self) -> list[int]:
+        """The free block ids in the order they will be taken."""
+        found: list[int] = []
+        block = self._head.following
+        while block is not None and block is not self._tail:
+            found.append(block.block_id)
+            block = block.following
+        return found
+
+
+class BlockPool:
+    """Hands out blocks and takes them back.
+
+    num_blocks counts the null block; `num_total` does not.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        if num_blocks < 2:
+            raise ValueError(f"a pool of {num_blocks} blocks: at least 2 are needed, the null block and one to use")
+        self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
+        self._free = FreeBlockQueue()
+        for block in self.blocks[1:]:
+            self._free.append(block)
+
+    @property
+    def num_total(self) -> int:
+        return len(self.blocks) - 1
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        return self.num_total - self.num_free
+
+    def allocate(self, count: int) -> list[KVCacheBlock] | None:
+        """`count` blocks with one reference each, or None having changed nothing."""
+        if count > len(self._free):
+            return None
+        taken = [self._free.pop_first() for _ in range(count)]
+        for block in taken:
+            block.ref_count = 1
+        return taken
+
+    def release(self, blocks: list[KVCacheBlock]) -> None:
+        """Drops one reference of each, last block first, so that the tail of a sequence is reused before its start."""
+        for block in reversed(blocks):
+            if block.ref_count <= 0:
+                raise ValueError(f"block {block.block_id} is released more often than it was taken")
+            block.ref_count -= 1
+            if block.ref_count == 0:
+                self._free.append(block)
+
+    def check(self) -> None:
+        """Proves the invariant. AssertionError says what is wrong."""
+        free = self._free.ids()
+        assert len(free) == len(set(free)) == len(self._free), f"free queue is broken: {free}"
+        assert NULL_BLOCK_ID not in free, "the null block is free"
+        in_use = {block.block_id for block in self.blocks[1:] if block.ref_count > 0}
+        assert not in_use & set(free), f"free and used at once: {sorted(in_use & set(free))}"
+        assert len(in_use) + len(free) == self.num_total, f"{self.num_total - len(in_use) - len(free)} blocks are lost"

@@ -1,0 +1,105 @@
+"""A request as the scheduler sees it: its tokens, how far they are computed, and where it stands.
+
+Knows nothing of blocks (the KV cache manager does) or of text. Invariant: `0 <= num_computed_tokens <= num_tokens`;
+what is still to be computed is always `num_tokens - num_computed_tokens`, whether that is a prompt, a chunk or one new
+token.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass, field
+
+from engine.core.outputs import RequestSummary, RequestTiming
+from engine.core.sampling_params import SamplingParams
+
+
+class RequestStatus(enum.Enum):
+    """Where a request stands. WAITING_REMOTE_KV is reserved for caches that arrive from elsewhere."""
+
+    WAITING = enum.auto()
+    WAITING_REMOTE_KV = enum.auto()
+    RUNNING = enum.auto()
+    PREEMPTED = enum.auto()
+    FINISHED = enum.auto()
+
+
+class FinishReason(enum.StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence to continue.
+
+    token_ids: prompt and output together. seed: the 64-bit key of its noise. end_token_ids: tokens that end the answer.
+    max_output_tokens: clipped by the engine so that the sequence fits `max_model_len`.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    sampling: SamplingParams
+    seed: int
+    end_token_ids: frozenset[int]
+    max_output_tokens: int
+    priority: int = 0
+    status: RequestStatus = RequestStatus.WAITING
+    num_computed_tokens: int = 0
+    num_preemptions: int = 0
+    num_prompt_tokens: int = field(init=False)
+    arrival_s: float = field(default_factory=time.monotonic)
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def mark_scheduled(self) -> None:
+        """Stamps the end of its time in the queue."""
+        self.scheduled_s = time.monotonic()
+
+    def append_output(self, token_id: int) -> FinishReason | None:
+        """Takes one sampled token; returns why the request ends with it, or None."""
+        self.token_ids.append(token_id)
+        self.last_token_s = time.monotonic()
+        if self.first_token_s is None:
+            self.first_token_s = self.last_token_s
+        if token_id in self.end_token_ids:
+            return FinishReason.STOP
+        if self.num_output_tokens >= self.max_output_tokens:
+            return FinishReason.LENGTH
+        return None
+
+    def summary(self, num_output_tokens: int | None = None) -> RequestSummary:
+        """The figures of the ended request; `num_output_tokens` overrides what counts (a stop string was found)."""
+        queue_s = _interval(self.arrival_s, self.scheduled_s)
+        return RequestSummary(
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_output_tokens=self.num_output_tokens if num_output_tokens is None else num_output_tokens,
+            num_preemptions=self.num_preemptions,
+            seed=self.seed,
+            timing=RequestTiming(
+                queue_s=queue_s,
+                prefill_s=_interval(self.scheduled_s, self.first_token_s),
+                decode_s=_interval(self.first_token_s, self.last_token_s),
+            ),
+        )
+
+
+def _interval(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start

@@ -1,0 +1,201 @@
+"""Which tokens of which requests run in the next step.
+
+One invariant instead of phases: a request wants `num_tokens - num_computed_tokens`, capped by the step's budget. A
+prompt, a chunk of it, a decode step and a recomputed sequence are that same line (design, section 4; after vLLM's V1
+scheduler). Knows no tensors and no text. Running requests are served before waiting ones, oldest first; without room,
+the youngest running request is preempted and recomputed later, so the oldest always progresses.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.core.kv_cache_manager import KVCacheManager
+from engine.core.outputs import RequestOutput
+from engine.core.request import FinishReason, Request, RequestStatus
+from engine.core.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRequest:
+    """One request's share of a step: plain data, no Request object.
+
+    token_ids: the tokens to compute, which stand at positions num_computed_tokens and up. block_ids: the whole block
+    table where `first` is true (a new or resumed request), else the blocks added since the last step.
+    samples: whether the last row yields a token (a chunk in the middle of a prompt does not).
+    """
+
+    request_id: str
+    first: bool
+    token_ids: tuple[int, ...]
+    num_computed_tokens: int
+    block_ids: tuple[int, ...]
+    samples: bool
+    sampling: SamplingParams
+    seed: int
+    num_prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """The plan of one step. `ended`: requests whose rows the runner may forget (finished, aborted, preempted)."""
+
+    requests: tuple[ScheduledRequest, ...]
+    ended: tuple[str, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(request.token_ids) for request in self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What the executor brings back: the new tokens of each request that sampled, and the step's own time."""
+
+    token_ids: Mapping[str, tuple[int, ...]]
+    step_s: float
+
+
+class Scheduler:
+    """Continuous batching over one block pool."""
+
+    def __init__(self, kv: KVCacheManager, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        self.kv = kv
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.requests: dict[str, Request] = {}
+        self.running: list[Request] = []
+        self.waiting: deque[Request] = deque()
+        self.num_preemptions = 0
+        self._ended: list[str] = []
+
+    def add(self, request: Request) -> None:
+        """Queues a request. ValueError when its id is taken."""
+        if request.request_id in self.requests:
+            raise ValueError(f"request id {request.request_id!r} is in use")
+        self.requests[request.request_id] = request
+        self.waiting.append(request)
+
+    def has_work(self) -> bool:
+        """Whether there is anything to run."""
+        return bool(self.requests)
+
+    def schedule(self) -> SchedulerOutput:
+        """The next step's plan. May be empty, when nothing is there to run."""
+        budget = self.max_num_batched_tokens
+        scheduled: dict[str, ScheduledRequest] = {}
+        preempted = self.num_preemptions
+        index = 0
+        while index < len(self.running) and budget > 0:
+            request = self.running[index]
+            index += 1
+            reserved = min(len(self.running) - index, budget - 1)  # a row for each that follows: chunks stall nobody
+            share = self._schedule_running(request, budget - reserved)
+            if share is not None:
+                scheduled[request.request_id] = share
+                budget -= len(share.token_ids)
+        while (
+            self.waiting and budget > 0 and len(self.running) < self.max_num_seqs and preempted == self.num_preemptions
+        ):
+            share = self._admit(self.waiting[0], budget)
+            if share is None:
+                break
+            scheduled[share.request_id] = share
+            budget -= len(share.token_ids)
+        ended, self._ended = tuple(self._ended), []
+        return SchedulerOutput(tuple(scheduled.values()), ended)
+
+    def update(self, plan: SchedulerOutput, result: StepResult) -> list[RequestOutput]:
+        """Takes the sampled tokens in: a row for each request that got one. Requests gone meanwhile are ignored."""
+        rows: list[RequestOutput] = []
+        for share in plan.requests:
+            request = self.requests.get(share.request_id)
+            if request is None or not share.samples:
+                continue
+            taken: list[int] = []
+            reason: FinishReason | None = None
+            for token_id in result.token_ids[share.request_id]:
+                taken.append(token_id)
+                reason = request.append_output(token_id)
+                if reason is not None:
+                    break
+            rows.append(self._row(request, taken, reason))
+        return rows
+
+    def abort(self, request_id: str, num_output_tokens: int | None = None) -> RequestOutput | None:
+        """Ends a request in whatever state it is. Unknown and finished ids give None."""
+        request = self.requests.get(request_id)
+        if request is None:
+            return None
+        summary = request.summary(num_output_tokens)
+        self._finish(request)
+        return RequestOutput(request_id, [], finish_reason=FinishReason.ABORT, summary=summary)
+
+    def _schedule_running(self, request: Request, budget: int) -> ScheduledRequest | None:
+        """The request's share, after making room by preempting the youngest; None when it had to yield itself."""
+        count = min(request.num_tokens - request.num_computed_tokens, budget)
+        while True:
+            added = self.kv.allocate_slots(request.request_id, request.num_computed_tokens + count)
+            if added is not None:
+                return self._share(request, count, added, first=False)
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is request:
+                return None
+
+    def _admit(self, request: Request, budget: int) -> ScheduledRequest | None:
+        count = min(request.num_tokens, budget)
+        added = self.kv.allocate_slots(request.request_id, count)
+        if added is None:
+            return None
+        self.waiting.popleft()
+        self.running.append(request)
+        request.status = RequestStatus.RUNNING
+        return self._share(request, count, added, first=True)
+
+    def _share(self, request: Request, count: int, block_ids: list[int], *, first: bool) -> ScheduledRequest:
+        start = request.num_computed_tokens
+        request.num_computed_tokens += count
+        if request.scheduled_s is None:
+            request.mark_scheduled()
+        return ScheduledRequest(
+            request_id=request.request_id,
+            first=first,
+            token_ids=tuple(request.token_ids[start : start + count]),
+            num_computed_tokens=start,
+            block_ids=tuple(block_ids),
+            samples=request.num_computed_tokens == request.num_tokens,
+            sampling=request.sampling,
+            seed=request.seed,
+            num_prompt_tokens=request.num_prompt_tokens,
+        )
+
+    def _preempt(self, request: Request) -> None:
+        """Takes a running request's blocks; it is recomputed from the front of the queue."""
+        self.running.remove(request)
+        self.kv.free(request.request_id)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.appendleft(request)
+        self._ended.append(request.request_id)
+
+    def _row(self, request: Request, token_ids: list[int], reason: FinishReason | None) -> RequestOutput:
+        if reason is None:
+            return RequestOutput(request.request_id, token_ids)
+        summary = request.summary()
+        self._finish(request)
+        return RequestOutput(request.request_id, token_ids, finish_reason=reason, summary=summary)
+
+    def _finish(self, request: Request) -> None:
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+        request.status = RequestStatus.FINISHED
+        self.kv.free(request.request_id)
+        del self.requests[request.request_id]
+        self._ended.append(request.request_id)

@@ -1,0 +1,139 @@
+"""The engine: requests in, tokens out, one step at a time.
+
+Owns the loop's one turn and the admission of requests; knows ids only, no text, no pipe. Invariant: every request that
+was added gets exactly one row with a finish_reason, and its blocks return to the pool.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+
+from engine.core.block_pool import BlockPool
+from engine.core.kv_cache_manager import KVCacheManager
+from engine.core.outputs import RequestOutput
+from engine.core.request import FinishReason, Request
+from engine.core.sampling_params import SamplingParams
+from engine.core.scheduler import Scheduler
+from engine.core.stats import EngineCounters
+from engine.protocol import EngineStats
+from engine.runner.executor import Executor
+
+
+class Engine:
+    """One model's scheduler and executor."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+    ) -> None:
+        self.executor = executor
+        self.pool = BlockPool(num_blocks)
+        self.scheduler = Scheduler(KVCacheManager(self.pool, block_size), max_num_seqs, max_num_batched_tokens)
+        self.counters = EngineCounters()
+        self.max_model_len = max_model_len
+        self.vocab_size = vocab_size
+        self.eos_token_ids = frozenset(eos_token_ids)
+
+    def add_request(
+        self, request_id: str, prompt_token_ids: list[int], sampling: SamplingParams, priority: int = 0
+    ) -> RequestOutput | None:
+        """Queues a request; returns its error row when it cannot be served."""
+        fault = self._fault(request_id, prompt_token_ids)
+        if fault is not None:
+            self.counters.observe_finished(1)
+            return RequestOutput(request_id, [], finish_reason=FinishReason.ERROR, error=fault)
+        ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
+        self.scheduler.add(
+            Request(
+                request_id=request_id,
+                token_ids=list(prompt_token_ids),
+                sampling=sampling,
+                seed=secrets.randbits(63)
+                if sampling.seed is None
+                else sampling.seed,  # 63 bits: JSON clients keep it exact
+                end_token_ids=ends,
+                max_output_tokens=min(sampling.max_tokens, self.max_model_len - len(prompt_token_ids)),
+                priority=priority,
+            )
+        )
+        return None
+
+    def abort_request(self, request_id: str, num_output_tokens: int | None = None) -> RequestOutput | None:
+        """Ends a request; None when it is unknown or has ended already."""
+        row = self.scheduler.abort(request_id, num_output_tokens)
+        if row is not None:
+            self.counters.observe_finished(1)
+        return row
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return self.scheduler.has_work()
+
+    def step(self) -> list[RequestOutput]:
+        """One turn: plan, run, count, take the tokens in."""
+        plan = self.scheduler.schedule()
+        result = self.executor.execute(plan)
+        self.counters.observe(plan, result)
+        rows = self.scheduler.update(plan, result)
+        self.counters.observe_finished(sum(row.finish_reason is not None for row in rows))
+        return rows
+
+    def fail_all(self, error: str) -> list[RequestOutput]:
+        """Ends every request with an error row: a step failed, and nobody's state can be trusted."""
+        rows = []
+        for request_id in list(self.scheduler.requests):
+            aborted = self.abort_request(request_id)
+            if aborted is not None:
+                rows.append(
+                    RequestOutput(
+                        request_id, [], finish_reason=FinishReason.ERROR, error=error, summary=aborted.summary
+                    )
+                )
+        return rows
+
+    def stats(self) -> EngineStats:
+        """Gauges and counters as of now."""
+        counters = self.counters
+        return EngineStats(
+            t_s=time.time(),
+            num_requests_running=len(self.scheduler.running),
+            num_requests_waiting=len(self.scheduler.waiting),
+            kv_blocks_total=self.pool.num_total,
+            kv_blocks_used=self.pool.num_used,
+            kv_blocks_cached=0,
+            prompt_tokens_total=counters.prompt_tokens_total,
+            generation_tokens_total=counters.generation_tokens_total,
+            requests_finished_total=counters.requests_finished_total,
+            preemptions_total=self.scheduler.num_preemptions,
+            steps_total=counters.steps_total,
+            step_s_total=counters.step_s_total,
+            drafts_total=counters.drafts_total,
+            drafted_total=counters.drafted_total,
+            accepted_total=counters.accepted_total,
+        )
+
+    def _fault(self, request_id: str, prompt_token_ids: list[int]) -> str | None:
+        """Why a request cannot be served, or None."""
+        if request_id in self.scheduler.requests:
+            return f"request id {request_id!r} is already running; ids are unique"
+        if not prompt_token_ids:
+            return "the prompt is empty; give at least one token"
+        if len(prompt_token_ids) >= self.max_model_len:
+            return (
+                f"the prompt has {len(prompt_token_ids)} tokens, this engine holds {self.max_model_len} with "
+                "at least one for the answer; shorten the prompt or load the model with a larger max_model_len"
+            )
+        outside = next((token for token in prompt_token_ids if not 0 <= token < self.vocab_size), None)
+        if outside is not None:
+            return f"prompt token id {outside} lies outside the vocabulary of {self.vocab_size} tokens"
+        return None

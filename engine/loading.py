@@ -1,0 +1,93 @@
+"""From a path and options to an engine that takes requests.
+
+Owns the order of a load: read headers, decide, refuse what cannot fit, read weights, reserve the cache, probe. Every
+failure leaves as `LoadError` with a kind that the app can act on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from engine.checkpoint import CheckpointError, CheckpointInfo, read_checkpoint
+from engine.config import ConfigError, EffectiveSetting, LoadOptions
+from engine.core.sizing import SizingError
+from engine.engine import Engine
+from engine.models.registry import UnsupportedModel
+from engine.runner.exactness import Exactness, probe
+from engine.runner.model_runner import LoadPlan, ModelRunner, Progress, plan_load
+
+T = TypeVar("T")
+
+
+class LoadError(RuntimeError):
+    """A load that failed. `kind` is that of `engine.protocol.EngineFailed`."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """An engine and what is known of it."""
+
+    engine: Engine
+    runner: ModelRunner
+    info: CheckpointInfo
+    plan: LoadPlan
+    exactness: Exactness
+    settings: list[EffectiveSetting]
+    load_s: float
+
+
+def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedEngine:
+    """Loads a checkpoint. progress(stage, done, total, message) is called as it goes. Raises LoadError."""
+    start = time.monotonic()
+    progress("start", 0, 0, "reading headers")
+    info = _typed(lambda: read_checkpoint(path))
+    plan = _typed(lambda: plan_load(info, options))
+    runner = _typed(lambda: ModelRunner(info, options, plan, progress))
+    progress("warm_up", 0, 0, "probing exactness")
+    exactness = probe(runner, options, plan.kv.num_blocks, plan.kv.max_model_len)
+    engine = Engine(
+        runner,
+        num_blocks=plan.kv.num_blocks,
+        block_size=options.block_size,
+        max_model_len=plan.kv.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        vocab_size=info.config.vocab_size,
+        eos_token_ids=info.config.eos_token_ids,
+    )
+    settings = [*plan.settings, *_kernel_settings(runner)]
+    return LoadedEngine(engine, runner, info, plan, exactness, settings, time.monotonic() - start)
+
+
+def _typed(step: Callable[[], T]) -> T:
+    """Runs a step of the load; a failure that the operator can act on becomes a LoadError of its kind."""
+    try:
+        return step()
+    except SizingError as error:
+        raise LoadError("does_not_fit", str(error)) from error
+    except UnsupportedModel as error:
+        raise LoadError("unsupported", str(error)) from error
+    except CheckpointError as error:
+        raise LoadError("bad_checkpoint", str(error)) from error
+    except ConfigError as error:
+        raise LoadError("bad_options", str(error)) from error
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise LoadError("out_of_memory", f"memory ran out while loading: {error}") from error
+
+
+def _kernel_settings(runner: ModelRunner) -> list[EffectiveSetting]:
+    return [
+        EffectiveSetting(f"kernel:{choice.op}", "the fastest", choice.backend, choice.reason)
+        for choice in runner.kernels
+        if choice.reason
+    ]

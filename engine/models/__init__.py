@@ -1,0 +1,1 @@
+"""Model families: one dense decoder whose families differ by configuration, and the loading of its weights."""

@@ -1,0 +1,86 @@
+"""Turns a checked checkpoint into named tensors, one at a time.
+
+Owns the reading of weights and the undoing of GGUF's row order in q and k. Knows neither modules nor devices.
+Invariant: names and layout that leave here are Hugging Face's; no yielded tensor shares memory with a file.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator
+
+import torch
+
+from engine.checkpoint import OUTPUT_HEAD, CheckpointError, CheckpointInfo, TensorInfo
+from engine.config import ModelConfig
+from engine.quant import resolve_format
+
+_EMBEDDING = "model.embed_tokens.weight"
+
+
+def iter_weights(
+    info: CheckpointInfo, dtype: torch.dtype, progress: Callable[[int, int], None]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of the model as a CPU tensor of `dtype`; `progress` gets the bytes read so far and in all.
+
+    A tied output head that is stored all the same is compared with the embedding and not yielded.
+    """
+    done, total = 0, info.weights_bytes_on_disk
+    progress(done, total)
+    for name, tensor in info.tensors.items():
+        if name == OUTPUT_HEAD and info.config.tie_word_embeddings:
+            _check_tied(tensor, info.tensors[_EMBEDDING])
+        else:
+            yield name, _read(info, tensor).to(dtype)
+        done += tensor.nbytes
+        progress(done, total)
+
+
+def _read(info: CheckpointInfo, tensor: TensorInfo) -> torch.Tensor:
+    """The tensor in fp32, in memory of its own."""
+    raw = _map_bytes(tensor)
+    weights: torch.Tensor = resolve_format(tensor.dtype)(raw, tensor.shape)
+    if info.format == "gguf":
+        heads = _rotary_heads(tensor.name, info.config)
+        if heads is not None:
+            weights = _undo_interleaving(weights, heads)
+    return weights.clone() if weights.data_ptr() == raw.data_ptr() else weights
+
+
+def _map_bytes(tensor: TensorInfo) -> torch.Tensor:
+    """The tensor's bytes, mapped and not read; uint8 [nbytes]. The mapping lives as long as the result."""
+    start = tensor.offset - tensor.offset % mmap.ALLOCATIONGRANULARITY
+    try:
+        with tensor.file.open("rb") as stream:
+            # Copy-on-write, only because torch wants writable memory; nothing is written.
+            mapped = mmap.mmap(
+                stream.fileno(), tensor.offset + tensor.nbytes - start, access=mmap.ACCESS_COPY, offset=start
+            )
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{tensor.file}: tensor {tensor.name} cannot be read ({error}); has the file changed since it was checked?"
+        ) from error
+    return torch.frombuffer(mapped, dtype=torch.uint8, count=tensor.nbytes, offset=tensor.offset - start)
+
+
+def _rotary_heads(name: str, config: ModelConfig) -> int | None:
+    if ".self_attn.q_proj." in name:
+        return config.num_attention_heads
+    if ".self_attn.k_proj." in name:
+        return config.num_key_value_heads
+    return None
+
+
+def _undo_interleaving(weights: torch.Tensor, heads: int) -> torch.Tensor:
+    """GGUF stores a head's rows as (pair, half); Hugging Face as (half, pair). Weights [out, in] and biases [out]."""
+    tail = weights.shape[1:]
+    return weights.reshape(heads, -1, 2, *tail).transpose(1, 2).reshape(weights.shape)
+
+
+def _check_tied(head: TensorInfo, embedding: TensorInfo) -> None:
+    if head.dtype == embedding.dtype and torch.equal(_map_bytes(head), _map_bytes(embedding)):
+        return
+    raise CheckpointError(
+        f"{head.file}: config.json ties the output head to the embedding, yet {head.name} is stored and differs from "
+        f"{embedding.name}; set tie_word_embeddings to false if the stored head is meant"
+    )

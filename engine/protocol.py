@@ -1,0 +1,156 @@
+"""Every message that crosses the pipe between the app process and an engine process.
+
+Owns the message types and their encoding (msgspec, tagged maps; no pickle). Knows nothing of pipes or threads.
+Invariant: fields are only ever added, with defaults, so that a newer side understands an older one; `PROTOCOL_VERSION`
+changes when that cannot hold.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.config import EffectiveSetting
+from engine.core.outputs import RequestOutput as RequestOutput
+from engine.core.outputs import RequestSummary as RequestSummary
+from engine.core.outputs import RequestTiming as RequestTiming
+from engine.core.sampling_params import SamplingParams
+
+PROTOCOL_VERSION = 1
+
+
+class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=True, omit_defaults=False):
+    """Base: encoded as a map whose "type" is the class's name."""
+
+
+# ---- to the engine --------------------------------------------------------------------------------------------------
+
+
+class AddRequest(_Message, frozen=True):
+    """Start a request. `prompt_token_ids` is not empty. `request_id` is unique within the engine's life."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    priority: int = 0
+
+
+class AbortRequest(_Message, frozen=True):
+    """End a request now. Unknown or finished ids are ignored.
+
+    `num_output_tokens`: how many output tokens count (a stop string was found there); None: all that were made.
+    """
+
+    request_id: str
+    num_output_tokens: int | None = None
+
+
+class Drain(_Message, frozen=True):
+    """Refuse new requests, finish the running ones, then exit."""
+
+
+class Shutdown(_Message, frozen=True):
+    """Abort everything and exit."""
+
+
+# ---- from the engine ------------------------------------------------------------------------------------------------
+
+
+class LoadProgress(_Message, frozen=True):
+    """Where a load stands. `done` and `total` are bytes for the stage "weights", else 0."""
+
+    stage: str  # "start" | "weights" | "kv_cache" | "kernels" | "warm_up"
+    done: int = 0
+    total: int = 0
+    message: str = ""
+
+
+class EngineMemory(msgspec.Struct, frozen=True):
+    """Memory by part, in bytes. `process_bytes` is the engine process's own resident memory after loading."""
+
+    weights_bytes: int = 0
+    draft_weights_bytes: int = 0
+    kv_bytes: int = 0
+    workspace_bytes: int = 0
+    runtime_bytes: int = 0
+    process_bytes: int = 0
+
+
+class EngineReady(_Message, frozen=True):
+    """The engine takes requests now."""
+
+    protocol_version: int
+    pid: int
+    architecture: str
+    device: str  # "cpu" or "cuda:0"
+    device_name: str
+    dtype: str
+    exactness: str  # "bits" | "distribution"
+    exactness_reason: str
+    effective_settings: list[EffectiveSetting]
+    memory: EngineMemory
+    num_kv_blocks: int
+    block_size: int
+    max_model_len: int
+    vocab_size: int
+    num_threads: int
+    kernels: dict[str, str]  # op -> backend that serves it
+    load_s: float = 0.0
+
+
+class StepOutputs(_Message, frozen=True):
+    """All rows of one step: one message a step, never one a row."""
+
+    rows: list[RequestOutput]
+
+
+class EngineStats(_Message, frozen=True):
+    """Gauges and ever-growing counters, at most four times a second, also when idle. Rates are the reader's work."""
+
+    t_s: float  # wall clock, seconds since the epoch
+    num_requests_running: int
+    num_requests_waiting: int
+    kv_blocks_total: int  # without the null block
+    kv_blocks_used: int
+    kv_blocks_cached: int
+    prompt_tokens_total: int
+    generation_tokens_total: int
+    requests_finished_total: int
+    preemptions_total: int
+    steps_total: int
+    step_s_total: float
+    drafts_total: int = 0
+    drafted_total: int = 0
+    accepted_total: int = 0
+
+
+class EngineFailed(_Message, frozen=True):
+    """The engine cannot go on; it exits after this.
+
+    kind: "does_not_fit" | "bad_checkpoint" | "unsupported" | "bad_options" | "out_of_memory" | "internal".
+    """
+
+    kind: str
+    message: str
+
+
+ToEngine = AddRequest | AbortRequest | Drain | Shutdown
+FromEngine = LoadProgress | EngineReady | StepOutputs | EngineStats | EngineFailed
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+def encode(message: ToEngine | FromEngine) -> bytes:
+    """One message as msgpack bytes."""
+    return _encoder.encode(message)
+
+
+def decode_to_engine(data: bytes) -> ToEngine:
+    """The engine's side. Raises msgspec.DecodeError on anything else."""
+    return _to_engine.decode(data)
+
+
+def decode_from_engine(data: bytes) -> FromEngine:
+    """The app's side. Raises msgspec.DecodeError on anything else."""
+    return _from_engine.decode(data)

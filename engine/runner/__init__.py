@@ -1,0 +1,1 @@
+"""Everything that happens on a device: memory, inputs, the forward pass, the draw."""

@@ -1,0 +1,129 @@
+"""One model on one device: its weights, its KV cache, and the step.
+
+Anything that happens on the device happens from here. Knows plans, not requests; tokens, not text.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.checkpoint import CheckpointInfo
+from engine.config import EffectiveSetting, LoadOptions, ModelConfig
+from engine.core.scheduler import SchedulerOutput, StepResult
+from engine.core.sizing import KVPlan, SizingError, plan_kv, weights_bytes, workspace_bytes
+from engine.models.loader import iter_weights
+from engine.models.registry import decoder_class
+from engine.models.workspace import Workspace
+from engine.runner.device import DeviceInfo, pick_device, pick_dtype
+from engine.runner.input_batch import BatchInputs, InputBatch, aligned
+from engine.runner.kv_cache import allocate_caches
+from engine.sample.sampler import sample
+from kernels.registry import THREADS, load_ops
+
+Progress = Callable[[str, int, int, str], None]  # stage, done, total, message
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What a load will do, decided before any weight is read."""
+
+    device: DeviceInfo
+    dtype: torch.dtype
+    kv: KVPlan
+    weights_bytes: int
+    settings: list[EffectiveSetting]
+
+
+def plan_load(info: CheckpointInfo, options: LoadOptions) -> LoadPlan:
+    """Device, dtype and memory of a load. Raises SizingError with the numbers when it does not fit."""
+    device, dtype = pick_device(options), pick_dtype(options)
+    weights = weights_bytes(info.num_parameters, dtype.itemsize)
+    workspace = workspace_bytes(info.config, options.max_num_batched_tokens, options.max_num_seqs, dtype.itemsize)
+    budget = device.available_bytes
+    if device.device.type == "cuda":
+        taken = device.total_bytes - device.available_bytes
+        budget = int(device.total_bytes * options.gpu_memory_utilization) - taken
+    left = budget - weights - workspace
+    if left <= 0:
+        raise SizingError(
+            f"the weights need {weights} bytes and the workspace {workspace}, {budget} are available on {device.name}; "
+            "unload another model or pick a smaller one",
+            needed_bytes=weights + workspace,
+            available_bytes=budget,
+            max_model_len_that_fits=0,
+        )
+    kv = plan_kv(info.config, options, left, dtype.itemsize, device.device.type)
+    settings = []
+    if kv.reason:
+        wanted = info.config.max_position_embeddings
+        settings.append(EffectiveSetting("max_model_len", str(wanted), str(kv.max_model_len), kv.reason))
+    if options.dtype == "auto" and info.quantization == "F16":
+        settings.append(
+            EffectiveSetting(
+                "dtype", "float16 (the file's)", "bfloat16", "fp16 checkpoints run in bfloat16, which cannot overflow"
+            )
+        )
+    return LoadPlan(device, dtype, kv, weights, settings)
+
+
+class ModelRunner:
+    """Weights and caches in place, ready to run plans."""
+
+    def __init__(self, info: CheckpointInfo, options: LoadOptions, plan: LoadPlan, progress: Progress) -> None:
+        self.config: ModelConfig = info.config
+        self.device, self.dtype = plan.device.device, plan.dtype
+        self.num_threads = options.num_threads or os.cpu_count() or 1
+        torch.set_num_threads(self.num_threads)
+        wishes = backend_wishes(self.device, self.dtype)
+        ops, self.kernels = load_ops(wishes, self.dtype, self.device, self.num_threads)
+        rows = aligned(options.max_num_batched_tokens, ops.row_alignment)
+        sample_rows = aligned(options.max_num_seqs, ops.row_alignment)
+        with torch.inference_mode():
+            model = decoder_class(info.config.architecture)
+            self.model = model(ops, info.config, plan.kv.max_model_len, self.dtype, self.device)
+            for name, tensor in iter_weights(
+                info, self.dtype, lambda done, total: progress("weights", done, total, "")
+            ):
+                self.model.load(name, tensor)
+            progress("kv_cache", 0, plan.kv.kv_bytes, "")
+            self.caches = allocate_caches(info.config, plan.kv.num_blocks, options.block_size, self.dtype, self.device)
+            self.workspace = Workspace.allocate(info.config, rows, sample_rows, self.dtype, self.device)
+        tables = (options.max_num_seqs, -(-plan.kv.max_model_len // options.block_size))
+        self.batch = InputBatch(rows, sample_rows, tables, options.block_size, ops.row_alignment, self.device)
+        if any(choice.backend in THREADS for choice in self.kernels):
+            torch.set_num_threads(1)  # two pools of threads on the same cores slow each other down many times over
+
+    def execute(self, plan: SchedulerOutput) -> StepResult:
+        """Runs a step and draws its tokens."""
+        start = time.perf_counter()
+        inputs, logits = self._forward(plan)
+        tokens = sample(logits, inputs.sampling)
+        drawn = {request_id: (token,) for request_id, token in zip(inputs.sampled_ids, tokens, strict=True)}
+        return StepResult(drawn, time.perf_counter() - start)
+
+    def logits(self, plan: SchedulerOutput) -> Tensor:
+        """The logits of a plan's sampled rows, [rows, V] in fp32 (fp64 for a float64 model): a copy."""
+        inputs, logits = self._forward(plan)
+        return logits[: len(inputs.sampled_ids)].clone()
+
+    def forget(self, request_ids: Sequence[str]) -> None:
+        """Drops what is remembered of requests that will not run again."""
+        self.batch.forget(request_ids)
+
+    @torch.inference_mode()
+    def _forward(self, plan: SchedulerOutput) -> tuple[BatchInputs, Tensor]:
+        inputs = self.batch.build(plan)
+        workspace = self.workspace.cut(inputs.num_rows, inputs.num_sample_rows)
+        self.model.forward(workspace, inputs.step, self.caches)
+        return inputs, workspace.logits
+
+
+def backend_wishes(device: torch.device, dtype: torch.dtype) -> list[str]:
+    """Kernel backends in order of preference, before the reference."""
+    return ["cpu_ops"] if device.type == "cpu" and dtype != torch.float64 else []

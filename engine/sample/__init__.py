@@ -1,0 +1,1 @@
+"""From logits to tokens: the processor chain, the noise, the draw."""

@@ -1,0 +1,15 @@
+"""`kernels.ops.SiluMul` in C++."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from kernels.cpu_ops.binding import by_dtype, pointer
+
+_silu_mul = by_dtype("pz_silu_mul", 2, 2)
+
+
+def silu_mul(out: Tensor, gate_up: Tensor) -> None:
+    """See `kernels.ops.SiluMul`."""
+    dtype = gate_up.dtype
+    _silu_mul[dtype](pointer(out, dtype), pointer(gate_up, dtype), *out.shape)

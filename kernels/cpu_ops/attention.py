@@ -1,0 +1,36 @@
+"""`kernels.ops.PagedAttention` in C++: each row over its own keys, no gathering, no padding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.cpu_ops.binding import by_dtype, pointer
+from kernels.ops import AttentionMetadata
+
+_attention = by_dtype("pz_attention", 7, 7, 1)
+
+
+def paged_attention(
+    out: Tensor, qkv: Tensor, k_cache: Tensor, v_cache: Tensor, metadata: AttentionMetadata, scale: float
+) -> None:
+    """See `kernels.ops.PagedAttention`."""
+    dtype = qkv.dtype
+    _, num_kv_heads, block_size, head_dim = k_cache.shape
+    _attention[dtype](
+        pointer(out, dtype),
+        pointer(qkv, dtype),
+        pointer(k_cache, dtype),
+        pointer(v_cache, dtype),
+        pointer(metadata.block_tables, torch.int32),
+        pointer(metadata.row_request, torch.int32),
+        pointer(metadata.positions, torch.int64),
+        qkv.shape[0],
+        out.shape[1] // head_dim,
+        num_kv_heads,
+        block_size,
+        head_dim,
+        metadata.block_tables.shape[1],
+        qkv.shape[1],
+        scale,
+    )

@@ -1,0 +1,90 @@
+"""Builds the C++ sources once per machine and binds them.
+
+Owns the compiler call and the cache: the library's name holds a hash of the sources, the flags, the compiler and the
+processor, so a change of any of them builds anew, and a failed or half-written build is never loaded. Knows nothing of
+tensors. Where there is no compiler, `library()` raises BackendUnavailable with the reason; the registry then serves
+another backend.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from kernels.registry import BackendUnavailable
+
+SOURCES = Path(__file__).parent
+FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread")
+BUILD_TIMEOUT_S = 120
+CACHE_VARIABLE = "PIZARRA_KERNEL_CACHE"
+
+
+def compiler() -> str:
+    """The C++ compiler: $CXX, g++ or clang++. BackendUnavailable when there is none."""
+    for name in (os.environ.get("CXX", ""), "g++", "clang++"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    raise BackendUnavailable("no C++ compiler found; install g++ (Debian: apt install g++) for the fast CPU kernels")
+
+
+def cache_folder() -> Path:
+    """Where libraries are kept: $PIZARRA_KERNEL_CACHE, else the user's cache folder."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pizarra" / "kernels"
+
+
+def processor() -> str:
+    """What -march=native depends on: the machine, the processor's name and its instruction sets."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return platform.machine() + platform.processor()
+    lines = cpuinfo.read_text().splitlines()
+    wanted = ("model name", "flags", "Features", "CPU part")
+    return platform.machine() + "".join(sorted({line for line in lines if line.startswith(wanted)}))
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The built and loaded library. Builds it in some ten seconds when it is not in the cache."""
+    sources = sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")])
+    command = compiler()
+    digest = hashlib.blake2b(digest_size=12)
+    for part in (command, *FLAGS, processor()):
+        digest.update(part.encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    target = cache_folder() / f"cpu_ops-{digest.hexdigest()}.so"
+    if not target.exists():
+        _build(command, [source for source in sources if source.suffix == ".cpp"], target)
+    try:
+        return ctypes.CDLL(str(target))
+    except OSError as error:
+        raise BackendUnavailable(
+            f"the built library {target} does not load: {error}; delete it to build it anew"
+        ) from error
+
+
+def _build(command: str, sources: list[Path], target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            partial = Path(folder) / target.name
+            call = [command, *FLAGS, "-o", str(partial), *map(str, sources)]
+            done = subprocess.run(call, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
+            if done.returncode != 0:
+                raise BackendUnavailable(f"{command} failed: {done.stderr.strip()[-500:]}")
+            partial.rename(target)
+    except subprocess.TimeoutExpired as error:
+        raise BackendUnavailable(f"{command} took more than {BUILD_TIMEOUT_S} s") from error
+    except OSError as error:
+        raise BackendUnavailable(f"cannot build into {target.parent}: {error}") from error

@@ -1,0 +1,88 @@
+// out [M, N] = x [M, K] . weight [N, K] + bias: bf16 or fp32 weights as they lie in the checkpoint, fp32 sums.
+#include <algorithm>
+#include <vector>
+
+#include "dot.h"
+#include "pool.h"
+
+namespace {
+
+constexpr int kTileRows = 4, kTileOutputs = 3;  // 12 sums, 3 weights and a row fill the 16 registers of AVX2
+constexpr int kBlockRows = 64;                  // rows of x that stay in the second-level cache
+constexpr int kSliceOutputs = 48;               // weight rows that one claimed slice covers
+
+template <typename T>
+void widen_row(float* out, const T* row, int count) {
+    for_lanes(count, [&](int i, auto load_at, auto store_at) { store_at(out + i, load_at(row + i)); });
+}
+
+template <int MR, int NR, typename W, typename Out>
+inline void store_tile(
+    const float* x, int K, const W* w, size_t ldw, const float* bias, Out* out, size_t ldo) {
+    float tile[MR][NR];
+    dot_tile<MR, NR>(x, K, w, ldw, K, tile);
+    for (int m = 0; m < MR; ++m)
+        for (int n = 0; n < NR; ++n) narrow(tile[m][n] + (bias ? bias[n] : 0.0f), out + m * ldo + n);
+}
+
+template <int NR, typename W, typename Out>
+void rows_times(
+    const float* x, int M, int K, const W* w, size_t ldw, const float* bias, Out* out, size_t ldo) {
+    int m = 0;
+    for (; m + kTileRows <= M; m += kTileRows)
+        store_tile<kTileRows, NR>(x + size_t(m) * K, K, w, ldw, bias, out + m * ldo, ldo);
+    for (; m < M; ++m) store_tile<1, NR>(x + size_t(m) * K, K, w, ldw, bias, out + m * ldo, ldo);
+}
+
+// `widened` holds kTileOutputs rows of fp32: with several rows of x it pays to expand bf16 weights once.
+template <int NR, typename W, typename Out>
+void outputs_tile(
+    const float* x, int M, int K, const W* w, const float* bias, Out* out, size_t ldo, float* widened) {
+    if (sizeof(W) == 4 || M < kTileRows) {
+        rows_times<NR>(x, M, K, w, size_t(K), bias, out, ldo);
+        return;
+    }
+    for (int n = 0; n < NR; ++n) widen_row(widened + size_t(n) * K, w + size_t(n) * K, K);
+    rows_times<NR>(x, M, K, widened, size_t(K), bias, out, ldo);
+}
+
+template <typename T, typename Out>
+void linear(Out* out, const T* x, const T* weight, const T* bias, int M, int N, int K, int ldx) {
+    std::vector<float> wide(size_t(M) * K), wide_bias(bias ? N : 0);
+    for (int m = 0; m < M; ++m) widen_row(wide.data() + size_t(m) * K, x + size_t(m) * ldx, K);
+    for (size_t n = 0; n < wide_bias.size(); ++n) wide_bias[n] = widen(bias[n]);
+    const int slices = (N + kSliceOutputs - 1) / kSliceOutputs;
+    for (int first = 0; first < M; first += kBlockRows) {
+        const int rows = std::min(kBlockRows, M - first);
+        const float* block = wide.data() + size_t(first) * K;
+        Out* target = out + size_t(first) * N;
+        Pool::instance().run(slices, [&](int slice) {
+            static thread_local std::vector<float> widened;
+            widened.resize(size_t(kTileOutputs) * K);
+            const int end = std::min(N, (slice + 1) * kSliceOutputs);
+            int n = slice * kSliceOutputs;
+            for (; n + kTileOutputs <= end; n += kTileOutputs)
+                outputs_tile<kTileOutputs>(
+                    block, rows, K, weight + size_t(n) * K, bias ? wide_bias.data() + n : nullptr, target + n, N,
+                    widened.data());
+            for (; n < end; ++n)
+                outputs_tile<1>(
+                    block, rows, K, weight + size_t(n) * K, bias ? wide_bias.data() + n : nullptr, target + n, N,
+                    widened.data());
+        });
+    }
+}
+
+}  // namespace
+
+extern "C" {
+void pz_linear_bf16(bf16* out, const bf16* x, const bf16* w, const bf16* bias, int M, int N, int K, int ldx) {
+    linear(out, x, w, bias, M, N, K, ldx);
+}
+void pz_linear_bf16_fp32(float* out, const bf16* x, const bf16* w, const bf16* bias, int M, int N, int K, int ldx) {
+    linear(out, x, w, bias, M, N, K, ldx);
+}
+void pz_linear_fp32(float* out, const float* x, const float* w, const float* bias, int M, int N, int K, int ldx) {
+    linear(out, x, w, bias, M, N, K, ldx);
+}
+}

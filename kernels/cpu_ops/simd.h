@@ -1,0 +1,134 @@
+// Vectors of floats in the compiler's own vector types, and bf16 on top of them. AVX-512, AVX2, NEON or plain C++ alike:
+// the width follows what the compiler was told the processor has.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#if defined(__FMA__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#else
+constexpr int kLanes = 8;
+#endif
+
+typedef float Vec __attribute__((vector_size(4 * kLanes)));
+typedef int32_t VecI __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t VecU __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t VecH __attribute__((vector_size(2 * kLanes)));
+
+struct bf16 {
+    uint16_t bits;
+};
+
+inline float widen(float x) { return x; }
+inline float widen(bf16 x) {
+    uint32_t word = static_cast<uint32_t>(x.bits) << 16;
+    float value;
+    std::memcpy(&value, &word, 4);
+    return value;
+}
+
+// Round to nearest, ties to even; a NaN stays a NaN.
+inline void narrow(float value, float* out) { *out = value; }
+inline void narrow(float value, bf16* out) {
+    uint32_t word;
+    std::memcpy(&word, &value, 4);
+    if ((word & 0x7fffffffu) > 0x7f800000u) {
+        out->bits = static_cast<uint16_t>((word >> 16) | 0x40u);
+        return;
+    }
+    out->bits = static_cast<uint16_t>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
+}
+
+inline Vec load(const float* p) {
+    Vec v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+inline Vec load(const bf16* p) {
+    VecH half;
+    std::memcpy(&half, p, sizeof half);
+    return reinterpret_cast<Vec>(__builtin_convertvector(half, VecU) << 16);
+}
+inline void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+inline void store(bf16* p, Vec v) {
+    const VecU word = reinterpret_cast<VecU>(v);
+    const VecU rounded = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
+    const VecU quiet = (word >> 16) | 0x40u;
+    const VecH half = __builtin_convertvector((word & 0x7fffffffu) > 0x7f800000u ? quiet : rounded, VecH);
+    std::memcpy(p, &half, sizeof half);
+}
+
+// The first `count` lanes from memory, the others zero.
+template <typename T>
+inline Vec load_part(const T* p, int count) {
+    float lanes[kLanes] = {};
+    for (int i = 0; i < count; ++i) lanes[i] = widen(p[i]);
+    return load(lanes);
+}
+
+template <typename T>
+inline void store_part(T* p, Vec v, int count) {
+    for (int i = 0; i < count; ++i) narrow(v[i], p + i);
+}
+
+// body(offset, load, store) over `count` elements in steps of the vector width, the last step partial.
+template <typename Body>
+inline void for_lanes(int count, const Body& body) {
+    const int whole = count - count % kLanes;
+    for (int i = 0; i < whole; i += kLanes)
+        body(i, [](const auto* p) { return load(p); }, [](auto* p, Vec v) { store(p, v); });
+    const int rest = count - whole;
+    if (rest > 0)
+        body(whole, [=](const auto* p) { return load_part(p, rest); }, [=](auto* p, Vec v) { store_part(p, v, rest); });
+}
+
+inline Vec splat(float x) { return Vec{} + x; }
+
+// a * b + c in one rounding where the processor has it. Spelled out, and contraction is off for the rest: left to itself the
+// compiler fuses in one tile and not in another, and a row's bits would depend on the tile it falls into.
+inline Vec fma(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<Vec>(_mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+#elif defined(__FMA__)
+    return reinterpret_cast<Vec>(_mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+#elif defined(__aarch64__)
+    Vec result;
+    for (int i = 0; i < kLanes; ++i) result[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return result;
+#else
+    return a * b + c;
+#endif
+}
+
+// Sum of the lanes in one fixed order.
+inline float sum(Vec v) {
+    float lanes[kLanes];
+    store(lanes, v);
+    for (int width = kLanes / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+    return lanes[0];
+}
+
+// e^x, relative error below 2e-7; underflows to 0 below -87. Range reduction by ln 2 in two parts, degree-6 polynomial.
+inline Vec exp(Vec x) {
+    const Vec low = splat(-87.0f), high = splat(88.0f);
+    const VecI under = x < low;
+    x = x < low ? low : x;
+    x = x > high ? high : x;
+    const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+    const Vec shifted = x * 1.44269504088896341f + magic;
+    const Vec n = shifted - magic;
+    Vec r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    Vec p = splat(1.3888889e-3f);
+    for (float coefficient : {8.3333333e-3f, 4.1666667e-2f, 1.6666667e-1f, 0.5f, 1.0f, 1.0f})
+        p = fma(p, r, splat(coefficient));
+    const VecI exponent = (__builtin_convertvector(n, VecI) + 127) << 23;
+    const Vec result = p * reinterpret_cast<Vec>(exponent);
+    return under ? Vec{} : result;
+}

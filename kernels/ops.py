@@ -1,0 +1,132 @@
+"""The public signature of every op, with shapes.
+
+Owns the contracts: `op(out, inputs..., params)` writes into buffers that the caller owns and allocates nothing that
+outlives the call. Knows nothing of models or of who implements an op (that is `kernels.registry`).
+Invariant (design, section 6): the result of a row depends on that row's inputs alone, never on how many rows there
+are or where the row stands among them. Every backend is tested against fp64 and, in bf16 and fp32, for this invariance
+(float64 models serve proofs of values and promise no bits).
+
+Letters: T rows (tokens) of a step, padded by the caller to a multiple of `Ops.row_alignment`; H hidden size; N, K a
+weight's outputs and inputs; A query heads; C key/value heads; D head size; B block size; R requests. "dtype" is the
+model's: bfloat16, float32 or float64; sums run in fp32 (fp64 for a float64 model).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that sums run in: fp64 for a float64 model, else fp32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMetadata:
+    """Who attends to what in one step. Built once a step, read by every layer.
+
+    positions:       int64 [T]  absolute position of each row; a row sees keys 0..position of its request
+    slot_mapping:    int64 [T]  block_id * B + offset where the row's key and value go; -1 for padding rows
+    block_tables:    int32 [R, max_blocks]  unused entries are 0, the null block
+    query_start_loc: R + 1 row numbers; request r owns rows query_start_loc[r] to query_start_loc[r + 1] - 1
+    row_request:     int32 [T]  the request of each row, -1 for padding rows
+    """
+
+    positions: Tensor
+    slot_mapping: Tensor
+    block_tables: Tensor
+    query_start_loc: Sequence[int]
+    row_request: Tensor
+
+
+class Embedding(Protocol):
+    def __call__(self, out: Tensor, token_ids: Tensor, table: Tensor) -> None:
+        """out [T, H] = table [V, H] at token_ids int64 [T]."""
+
+
+class RmsNorm(Protocol):
+    def __call__(self, out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
+        """out [T, H] = x / sqrt(mean(x^2) + eps) * weight [H] (arXiv 1910.07467)."""
+
+
+class AddRmsNorm(Protocol):
+    def __call__(self, out: Tensor, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
+        """residual [T, H] += x [T, H] (rounded to dtype); out = rms_norm(residual)."""
+
+
+class Linear(Protocol):
+    def __call__(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        """out [T, N] = x [T, K] @ weight [N, K]^T + bias [N].
+
+        `out` may be fp32 where dtype is bfloat16: the logits; a backend without a mixed product rounds to dtype first.
+        """
+
+
+class RotaryKvWrite(Protocol):
+    def __call__(
+        self,
+        qkv: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        metadata: AttentionMetadata,
+        num_heads: int,
+    ) -> None:
+        """Rotates queries in place and writes rotated keys and plain values to the cache.
+
+        qkv [T, (A + 2 C) * D]: queries, keys, values; cos, sin [max_positions, D / 2] in fp32 (fp64 for a float64
+        model); k_cache, v_cache [blocks, C, B, D]. Halves are rotated (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin),
+        the layout of Hugging Face's Llama (arXiv 2104.09864). Rows with slot -1 write nothing.
+        """
+
+
+class PagedAttention(Protocol):
+    def __call__(
+        self,
+        out: Tensor,
+        qkv: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+    ) -> None:
+        """out [T, A * D] = causal softmax attention of each row over its request's blocks (arXiv 2309.06180).
+
+        Queries are the first A * D columns of qkv. The context is split at fixed sizes, so that a row's sums run in one
+        order whatever else is in the step. Padding rows get zeros.
+        """
+
+
+class SiluMul(Protocol):
+    def __call__(self, out: Tensor, gate_up: Tensor) -> None:
+        """out [T, I] = silu(gate_up[:, :I]) * gate_up[:, I:]."""
+
+
+class GatherRows(Protocol):
+    def __call__(self, out: Tensor, x: Tensor, rows: Tensor) -> None:
+        """out [S, H] = x [T, H] at rows int64 [S]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ops:
+    """One implementation of every op, as chosen by `kernels.registry.load_ops`.
+
+    row_alignment: callers pad the rows of a step to a multiple of this; it is what the chosen `linear` needs to treat
+    every row alike (1 where any number of rows will do).
+    """
+
+    row_alignment: int
+    embedding: Embedding
+    rms_norm: RmsNorm
+    add_rms_norm: AddRmsNorm
+    linear: Linear
+    rotary_kv_write: RotaryKvWrite
+    paged_attention: PagedAttention
+    silu_mul: SiluMul
+    gather_rows: GatherRows

@@ -1,0 +1,16 @@
+"""Row gathers in plain torch: `embedding` and `gather_rows` of `kernels.ops`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def embedding(out: Tensor, token_ids: Tensor, table: Tensor) -> None:
+    """See `kernels.ops.Embedding`."""
+    torch.index_select(table, 0, token_ids, out=out)
+
+
+def gather_rows(out: Tensor, x: Tensor, rows: Tensor) -> None:
+    """See `kernels.ops.GatherRows`."""
+    torch.index_select(x, 0, rows, out=out)

@@ -1,0 +1,194 @@
+"""A real engine process over a real pipe: handshake, tokens, abort, statistics, drain, and the lifeline."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from engine.core.sampling_params import SamplingParams
+from engine.protocol import (
+    PROTOCOL_VERSION,
+    AbortRequest,
+    AddRequest,
+    Drain,
+    EngineFailed,
+    EngineReady,
+    EngineStats,
+    FromEngine,
+    LoadProgress,
+    RequestOutput,
+    Shutdown,
+    StepOutputs,
+    ToEngine,
+    decode_from_engine,
+    encode,
+)
+from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
+
+PATIENCE_S = 60.0
+M = TypeVar("M")
+
+
+class Spawned:
+    """The app's end of an engine process."""
+
+    def __init__(self, model: Path, **options: Any) -> None:
+        self.connection, theirs = multiprocessing.Pipe(duplex=True)
+        arguments = ["--fd", str(theirs.fileno()), "--model", str(model), "--options", json.dumps(options)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "engine.process", *arguments], pass_fds=[theirs.fileno()], start_new_session=True
+        )
+        theirs.close()
+
+    def send(self, message: ToEngine) -> None:
+        self.connection.send_bytes(encode(message))
+
+    def receive(self) -> FromEngine:
+        assert self.connection.poll(PATIENCE_S), "the engine says nothing"
+        return decode_from_engine(self.connection.recv_bytes())
+
+    def until(self, kind: type[M]) -> M:
+        while True:
+            message = self.receive()
+            if isinstance(message, kind):
+                return message
+
+    def rows(self, request_id: str) -> Iterator[RequestOutput]:
+        """A request's rows up to its last."""
+        while True:
+            for row in self.until(StepOutputs).rows:
+                if row.request_id == request_id:
+                    yield row
+                    if row.finish_reason is not None:
+                        return
+
+
+@pytest.fixture
+def spawned(tmp_path: Path) -> Iterator[Spawned]:
+    engine = Spawned(tiny_llama_checkpoint(tmp_path / "tiny"), kv_cache_memory_bytes=4 << 20, num_threads=1)
+    yield engine
+    engine.process.kill()
+    engine.process.wait()
+
+
+def test_a_life_from_load_to_drain(spawned: Spawned) -> None:
+    stages = []
+    while isinstance(message := spawned.receive(), LoadProgress):
+        stages.append(message.stage)
+    assert stages[0] == "start"
+    assert "weights" in stages
+    assert isinstance(message, EngineReady)
+    assert message.protocol_version == PROTOCOL_VERSION
+    assert message.pid == spawned.process.pid
+    assert message.exactness == "bits"
+    assert message.memory.weights_bytes > 0
+    assert message.memory.kv_bytes <= 4 << 20
+    assert set(message.kernels) >= {"linear", "paged_attention"}
+
+    greedy = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+    spawned.send(AddRequest("a", [5, 6, 7], greedy))
+    rows = list(spawned.rows("a"))
+    assert sum(len(row.token_ids) for row in rows) == 5
+    assert rows[-1].finish_reason == "length"
+    summary = rows[-1].summary
+    assert summary is not None
+    assert (summary.num_prompt_tokens, summary.num_output_tokens) == (3, 5)
+    assert None not in (summary.timing.queue_s, summary.timing.prefill_s, summary.timing.decode_s)
+
+    spawned.send(AddRequest("b", [5], SamplingParams(max_tokens=30, ignore_eos=True)))
+    spawned.send(Drain())
+    assert sum(len(row.token_ids) for row in spawned.rows("b")) == 30
+    assert spawned.process.wait(PATIENCE_S) == 0
+
+
+def test_an_abort_ends_a_request_and_frees_its_blocks(spawned: Spawned) -> None:
+    spawned.until(EngineReady)
+    spawned.send(AddRequest("a", [5], SamplingParams(max_tokens=100_000, ignore_eos=True)))
+    spawned.until(StepOutputs)
+    spawned.send(AbortRequest("never seen"))
+    spawned.send(AbortRequest("a", num_output_tokens=1))
+    last = list(spawned.rows("a"))[-1]
+    assert last.finish_reason == "abort"
+    assert last.summary is not None
+    assert last.summary.num_output_tokens == 1
+    stats = spawned.until(EngineStats)
+    while stats.num_requests_running:
+        stats = spawned.until(EngineStats)
+    assert (stats.kv_blocks_used, stats.num_requests_waiting, stats.requests_finished_total) == (0, 0, 1)
+
+
+def test_statistics_come_at_most_four_times_a_second_also_when_idle(spawned: Spawned) -> None:
+    spawned.until(EngineReady)
+    spawned.until(EngineStats)
+    start = time.monotonic()
+    for _ in range(4):
+        spawned.until(EngineStats)
+    assert time.monotonic() - start > 0.9
+    spawned.send(Shutdown())
+    assert spawned.process.wait(PATIENCE_S) == 0
+
+
+def test_the_end_of_the_pipe_ends_the_engine(spawned: Spawned) -> None:
+    spawned.until(EngineReady)
+    spawned.send(AddRequest("a", [5], SamplingParams(max_tokens=100_000, ignore_eos=True)))
+    spawned.until(StepOutputs)
+    spawned.connection.close()
+    assert spawned.process.wait(10) == 0
+
+
+def test_a_refused_request_leaves_the_others_alone(spawned: Spawned) -> None:
+    spawned.until(EngineReady)
+    spawned.send(AddRequest("good", [5], SamplingParams(max_tokens=200, ignore_eos=True)))
+    spawned.send(AddRequest("bad", [999_999], SamplingParams()))
+    seen: dict[str, RequestOutput] = {}
+    while len(seen) < 2:
+        for row in spawned.until(StepOutputs).rows:
+            if row.finish_reason is not None:
+                seen[row.request_id] = row
+    assert seen["bad"].finish_reason == "error"
+    assert seen["good"].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "told"),
+    [
+        ({"dtype": "int3"}, "bad_options", "dtype"),
+        ({"tensor_parallel_size": 2}, "bad_options", "tensor_parallel_size=2"),
+        ({"no_such_option": 1}, "bad_options", "no_such_option"),
+        ({"max_model_len": 4096, "kv_cache_memory_bytes": 100_000}, "does_not_fit", "max_model_len"),
+    ],
+)
+def test_a_load_that_cannot_be_says_why(options: dict[str, Any], kind: str, told: str, tmp_path: Path) -> None:
+    model = tiny_llama_checkpoint(tmp_path / "tiny", max_position_embeddings=8192)
+    engine = Spawned(model, **options)
+    failed = engine.until(EngineFailed)
+    assert failed.kind == kind
+    assert told in failed.message
+    assert engine.process.wait(PATIENCE_S) == 1
+
+
+def test_a_missing_model_says_so(tmp_path: Path) -> None:
+    engine = Spawned(tmp_path / "nowhere")
+    failed = engine.until(EngineFailed)
+    assert failed.kind == "bad_checkpoint"
+    assert "nowhere" in failed.message
+    assert engine.process.wait(PATIENCE_S) == 1
+
+
+def test_the_engine_runs_alone(tmp_path: Path) -> None:
+    model = tiny_llama_checkpoint(tmp_path / "tiny")
+    command = [sys.executable, "-m", "engine", str(model), "the and", "--max-tokens", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "tokens in" in done.stderr
+    refused = subprocess.run([*command, "--temperature", "-1"], capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: temperature=-1.0")

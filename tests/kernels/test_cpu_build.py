@@ -1,0 +1,68 @@
+"""Building the C++ kernels: cached by content, and a machine without a compiler says so and still runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels.cpu_ops import build
+from kernels.registry import BackendUnavailable
+
+REPORT = """
+import torch
+from kernels.registry import load_ops
+_, choices = load_ops(["cpu_ops"], torch.bfloat16, torch.device("cpu"), 2)
+for choice in choices:
+    print(choice.op, choice.backend, choice.reason)
+"""
+
+
+def report(**environment: str) -> dict[str, str]:
+    """op -> "backend reason" as a fresh process chooses under `environment`."""
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT], capture_output=True, text=True, env=environment, timeout=100, check=True
+    )
+    return dict(line.split(" ", 1) for line in done.stdout.splitlines())
+
+
+def test_without_a_compiler_the_reference_serves_and_the_reason_is_told(tmp_path: Path) -> None:
+    chosen = report(PATH=str(tmp_path), PIZARRA_KERNEL_CACHE=str(tmp_path), PYTHONPATH=str(Path.cwd()))
+    assert chosen["linear"].startswith("reference cpu_ops: no C++ compiler found; install g++")
+
+
+def test_an_unwritable_cache_is_told(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    chosen = report(PATH="/usr/bin:/bin", PIZARRA_KERNEL_CACHE=str(blocked), PYTHONPATH=str(Path.cwd()))
+    assert "cannot build into" in chosen["linear"]
+
+
+def test_a_failing_compiler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "broken-cxx"
+    compiler.write_text("#!/bin/sh\necho 'error: no such header' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("PIZARRA_KERNEL_CACHE", str(tmp_path / "cache"))
+    build.library.cache_clear()
+    try:
+        with pytest.raises(BackendUnavailable, match="no such header"):
+            build.library()
+    finally:
+        build.library.cache_clear()
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_the_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIZARRA_KERNEL_CACHE", str(tmp_path))
+    build.library.cache_clear()
+    try:
+        build.library()
+        first = [(path.name, path.stat().st_mtime_ns) for path in tmp_path.iterdir()]
+        build.library.cache_clear()
+        build.library()
+        assert [(path.name, path.stat().st_mtime_ns) for path in tmp_path.iterdir()] == first
+    finally:
+        build.library.cache_clear()

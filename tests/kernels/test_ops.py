@@ -1,0 +1,56 @@
+"""Every op of every backend: right against fp64, and each row independent of the rows beside it, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.ops import Ops
+from kernels.registry import KERNELS, load_ops
+from tests.kernels.op_cases import make_case
+
+TOLERANCE = {torch.bfloat16: 1.2e-2, torch.float32: 3e-6, torch.float64: 1e-13}  # of the largest value
+DTYPES = {
+    "reference": (torch.bfloat16, torch.float32, torch.float64),
+    "cpu_ops": (torch.bfloat16, torch.float32),
+}
+COMBINATIONS = [
+    pytest.param(op, backend, dtype, id=f"{op}-{backend}-{str(dtype).removeprefix('torch.')}")
+    for op, backends in KERNELS.items()
+    for backend in backends
+    for dtype in DTYPES[backend]
+]
+
+
+def backend_ops(op: str, backend: str, dtype: torch.dtype) -> Ops:
+    """All ops, of which `op` comes from `backend`: a fallback is a failure here."""
+    ops, choices = load_ops([backend], dtype, torch.device("cpu"), num_threads=2)
+    chosen = {choice.op: choice for choice in choices}
+    assert chosen[op].backend == backend, chosen[op].reason
+    return ops
+
+
+@pytest.mark.parametrize(("op", "backend", "dtype"), COMBINATIONS)
+def test_equals_fp64(op: str, backend: str, dtype: torch.dtype) -> None:
+    ops = backend_ops(op, backend, dtype)
+    for seed in range(3):
+        case = make_case(op, dtype, seed)
+        error = (case.run(ops, 0, case.rows).double() - case.truth).abs().max()
+        assert float(error) <= TOLERANCE[dtype] * float(case.truth.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("op", "backend", "dtype"),
+    [case for case in COMBINATIONS if case.values[2] != torch.float64],  # fp64 proves values and promises no bits
+)
+def test_rows_are_independent(op: str, backend: str, dtype: torch.dtype) -> None:
+    ops = backend_ops(op, backend, dtype)
+    case = make_case(op, dtype, seed=11, rows=70)
+    together = case.run(ops, 0, case.rows)
+    for first, last in ((0, 1), (5, 6), (69, 70), (3, 8), (2, 18), (1, 66)):
+        assert torch.equal(case.run(ops, first, last), together[first:last]), (first, last)
+
+
+def test_an_unknown_backend_is_named_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"unknown kernel backend cuda_ops; known are cpu_ops, reference"):
+        load_ops(["cuda_ops"], torch.float32, torch.device("cpu"), num_threads=1)
