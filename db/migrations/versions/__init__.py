@@ -1,0 +1,1 @@
+"""The revisions, oldest first. Invariant: a released one is never edited and imports nothing of ours."""

@@ -1,0 +1,151 @@
+"""Engine runs, samples, requests, jobs, events and settings, as statements on a connection that the caller opened.
+
+Owns how these rows are kept and listed. Knows nothing of threads, rollups or conversations.
+Invariant: saving a row that exists replaces it; its place in a list stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, Table, insert, select, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from db.errors import NotFound
+from db.figures import DEVICE, ENGINE
+from db.rows import DeviceSampleRow, EngineRunRow, EngineSampleRow, EventRow, JobRow, RequestPage, RequestRow
+from db.tables import SAMPLES, engine_runs, events, jobs, requests, settings
+
+
+def _save(connection: Connection, table: Table, key: str, values: Mapping[str, Any]) -> None:
+    """Insert, or replace all columns of the row with this key."""
+    others = {name: value for name, value in values.items() if name != key}
+    connection.execute(upsert(table).values(**values).on_conflict_do_update(index_elements=[key], set_=others))
+
+
+# ---- engine runs and samples ----------------------------------------------------------------------------------------
+
+
+def save_engine_run(connection: Connection, row: EngineRunRow) -> None:
+    """Insert or replace."""
+    _save(connection, engine_runs, "id", asdict(row))
+
+
+def end_engine_run(connection: Connection, run_id: str, state: str, ended_at: float, error: str | None) -> None:
+    """Note the end of a run."""
+    ended = {"state": state, "ended_at": ended_at, "error": error}
+    if connection.execute(update(engine_runs).where(engine_runs.c.id == run_id).values(ended)).rowcount == 0:
+        raise NotFound(f"engine run {run_id} was never saved, so its end cannot be noted")
+
+
+def get_engine_run(connection: Connection, run_id: str) -> EngineRunRow | None:
+    """One run."""
+    found = connection.execute(select(engine_runs).where(engine_runs.c.id == run_id)).mappings().one_or_none()
+    return EngineRunRow(**found) if found else None
+
+
+def list_engine_runs(connection: Connection, limit: int) -> list[EngineRunRow]:
+    """Newest first."""
+    statement = select(engine_runs).order_by(engine_runs.c.started_at.desc(), engine_runs.c.id).limit(limit)
+    return [EngineRunRow(**found) for found in connection.execute(statement).mappings()]
+
+
+def add_samples(connection: Connection, device: DeviceSampleRow, engines: Sequence[EngineSampleRow]) -> None:
+    """One second's figures."""
+    connection.execute(insert(SAMPLES[DEVICE.name]), asdict(device))
+    for row in engines:
+        values = {name: getattr(row, name) for name in row.__dataclass_fields__}
+        for name in ENGINE.histograms:
+            histogram = values[name]
+            values[name] = histogram.dumps() if histogram else None
+        connection.execute(insert(SAMPLES[ENGINE.name]), values)
+
+
+# ---- requests -------------------------------------------------------------------------------------------------------
+
+
+def save_request(connection: Connection, row: RequestRow) -> None:
+    """Insert or replace."""
+    seed = None if row.seed is None else str(row.seed)
+    _save(connection, requests, "id", {**asdict(row), "seed": seed})
+
+
+def _request(found: RowMapping) -> RequestRow:
+    values = {name: value for name, value in found.items() if name != "seq"}
+    seed = values.pop("seed")
+    return RequestRow(**values, seed=None if seed is None else int(seed))
+
+
+def get_request(connection: Connection, request_id: str) -> RequestRow | None:
+    """One request."""
+    found = connection.execute(select(requests).where(requests.c.id == request_id)).mappings().one_or_none()
+    return _request(found) if found else None
+
+
+def list_requests(connection: Connection, limit: int, before: int | None, model: str | None) -> RequestPage:
+    """A page, newest first."""
+    statement = select(requests).order_by(requests.c.seq.desc()).limit(limit + 1)
+    if before is not None:
+        statement = statement.where(requests.c.seq < before)
+    if model is not None:
+        statement = statement.where(requests.c.model_id == model)
+    found = connection.execute(statement).mappings().all()
+    page = found[:limit]
+    return RequestPage([_request(row) for row in page], page[-1]["seq"] if len(found) > limit else None)
+
+
+# ---- jobs, events, settings -----------------------------------------------------------------------------------------
+
+
+def save_job(connection: Connection, row: JobRow) -> None:
+    """Insert or replace."""
+    _save(connection, jobs, "id", asdict(row))
+
+
+def get_job(connection: Connection, job_id: str) -> JobRow | None:
+    """One job."""
+    found = connection.execute(select(jobs).where(jobs.c.id == job_id)).mappings().one_or_none()
+    return JobRow(**found) if found else None
+
+
+def list_jobs(connection: Connection, limit: int) -> list[JobRow]:
+    """Newest first."""
+    statement = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
+    return [JobRow(**found) for found in connection.execute(statement).mappings()]
+
+
+def add_event(
+    connection: Connection,
+    t: float,
+    kind: str,
+    severity: str,
+    message: str,
+    engine_run_id: str | None,
+    data: Mapping[str, Any],
+) -> EventRow:
+    """Note an event."""
+    row = EventRow(0, t, kind, severity, message, engine_run_id, dict(data))
+    values = {name: value for name, value in asdict(row).items() if name != "id"}
+    event_id = connection.execute(insert(events).values(values).returning(events.c.id)).scalar_one()
+    return replace(row, id=event_id)
+
+
+def list_events(connection: Connection, limit: int, before: int | None) -> list[EventRow]:
+    """Newest first."""
+    statement = select(events).order_by(events.c.id.desc()).limit(limit)
+    if before is not None:
+        statement = statement.where(events.c.id < before)
+    return [EventRow(**found) for found in connection.execute(statement).mappings()]
+
+
+def get_settings(connection: Connection) -> dict[str, Any]:
+    """All settings."""
+    return {found.key: found.value for found in connection.execute(select(settings.c.key, settings.c.value))}
+
+
+def set_settings(connection: Connection, values: Mapping[str, Any], now: float) -> None:
+    """Set each of these."""
+    for key, value in values.items():
+        _save(connection, settings, "key", {"key": key, "value": value, "updated_at": now})

@@ -1,0 +1,228 @@
+"""The plain records that enter and leave the database: frozen dataclasses and typed changes.
+
+Owns the shape of what is stored, as the rest of the program sees it. Knows nothing of SQL, HTTP or the engine.
+Invariant: times are epoch seconds, sizes are bytes, and None means "not known", never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from db.histogram import LatencyHistogram
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRunRow:
+    """One life of an engine process. `ended_at` is None while it lives."""
+
+    id: str
+    model_id: str
+    state: str  # "loading" | "ready" | "draining" | "unloading" | "failed" | "stopped" | "interrupted"
+    started_at: float
+    pid: int | None = None
+    device: str | None = None
+    device_name: str | None = None
+    dtype: str | None = None
+    exactness: str | None = None
+    exactness_reason: str | None = None
+    load_s: float | None = None
+    ended_at: float | None = None
+    error: str | None = None
+    num_kv_blocks: int | None = None
+    block_size: int | None = None
+    max_model_len: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    effective_settings: list[dict[str, Any]] = field(default_factory=list)
+    memory: dict[str, Any] = field(default_factory=dict)
+    kernels: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSampleRow:
+    """One second of one engine. `counted_at` is when the engine read its counters, `t` when the sample was taken."""
+
+    engine_run_id: str
+    t: float
+    counted_at: float | None = None
+    num_requests_running: int | None = None
+    num_requests_waiting: int | None = None
+    kv_blocks_used: int | None = None
+    kv_blocks_cached: int | None = None
+    kv_blocks_total: int | None = None
+    engine_process_bytes: int | None = None
+    engine_gpu_bytes: int | None = None
+    prompt_tokens_total: int | None = None
+    generation_tokens_total: int | None = None
+    requests_finished_total: int | None = None
+    preemptions_total: int | None = None
+    steps_total: int | None = None
+    step_s_total: float | None = None
+    drafts_total: int | None = None
+    drafted_total: int | None = None
+    accepted_total: int | None = None
+    ttft_histogram: LatencyHistogram | None = None
+    itl_histogram: LatencyHistogram | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSampleRow:
+    """One second of the machine. Several GPUs are one figure: memory and power summed, utilisation averaged,
+    temperature of the hottest."""
+
+    t: float
+    host_memory_total_bytes: int | None = None
+    host_memory_used_bytes: int | None = None
+    host_memory_available_bytes: int | None = None
+    host_cpu_percent: float | None = None
+    app_process_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    gpu_memory_total_bytes: int | None = None
+    gpu_memory_used_bytes: int | None = None
+    gpu_utilization_percent: float | None = None
+    gpu_temperature_c: float | None = None
+    gpu_power_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSeries:
+    """Columns over an even grid of times: `t[i]` starts a bucket of `step_s`; None where nothing was recorded."""
+
+    t: list[float]
+    columns: dict[str, list[float | None]]
+    step_s: int  # at least what was asked; larger where the store keeps no finer figures
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """One generation request and its figures, without its text."""
+
+    id: str
+    model_id: str
+    source: str  # "chat" | "completion" | "conversation"
+    state: str  # "queued" | "running" | "finished" | "failed" | "interrupted"
+    created_at: float
+    engine_run_id: str | None = None  # a saved engine run, or None
+    finished_at: float | None = None
+    num_prompt_tokens: int | None = None
+    num_output_tokens: int | None = None
+    num_cached_tokens: int | None = None
+    num_preemptions: int | None = None
+    queue_s: float | None = None
+    ttft_s: float | None = None
+    e2e_s: float | None = None
+    itl_p95_s: float | None = None
+    tokens_per_s: float | None = None
+    drafts: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPage:
+    """Newest first. `next_before` asks for the page after this one; None at the end."""
+
+    rows: list[RequestRow]
+    next_before: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRow:
+    """A conversation without its messages. `version` grows with every change that a client asks for."""
+
+    id: str
+    title: str
+    model_id: str | None
+    system_prompt: str
+    sampling: dict[str, Any]
+    active_leaf_id: str | None
+    version: int
+    created_at: float
+    updated_at: float
+    num_messages: int
+    generating: bool  # a message is in the state "streaming"
+
+
+class ConversationChanges(TypedDict, total=False):
+    """What a client may change of a conversation; an absent key stays as it is."""
+
+    title: str
+    model_id: str | None
+    system_prompt: str
+    sampling: dict[str, Any]
+    active_leaf_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A node of a conversation's tree; `parent_id` None is a root."""
+
+    id: str
+    conversation_id: str
+    parent_id: str | None
+    role: str  # "user" | "assistant"
+    content: str
+    state: str  # "complete" | "streaming" | "interrupted" | "failed"
+    created_at: float
+    finish_reason: str | None = None
+    error: str | None = None
+    model_id: str | None = None
+    request_id: str | None = None
+    stats: dict[str, Any] | None = None
+
+
+class MessageChanges(TypedDict, total=False):
+    """What the server may still write to an answer it streams; an absent key stays as it is."""
+
+    content: str
+    state: str
+    finish_reason: str | None
+    error: str | None
+    model_id: str | None
+    request_id: str | None
+    stats: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One piece of long work."""
+
+    id: str
+    kind: str
+    subject: str
+    state: str  # "queued" | "running" | "succeeded" | "failed" | "cancelled" | "interrupted"
+    created_at: float
+    stage: str = ""
+    done: int = 0
+    total: int = 0
+    unit: str = "bytes"
+    message: str = ""
+    started_at: float | None = None
+    finished_at: float | None = None
+    error: str | None = None
+    result: dict[str, Any] | None = None
+    log: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """Something worth an operator's eye. `id` grows in the order of writing."""
+
+    id: int
+    t: float
+    kind: str
+    severity: str  # "info" | "warning" | "error"
+    message: str
+    engine_run_id: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceReport:
+    """What one round of upkeep did."""
+
+    rolled_up: int  # rollup rows written
+    pruned: int  # rows of any table removed

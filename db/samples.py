@@ -1,0 +1,166 @@
+"""Reading samples back: columns over an even grid of times, from the coarsest rows that can answer.
+
+Owns the choice of rows, rates, and how several engine runs become one line. Knows nothing of writing or upkeep.
+Invariants: a time without samples is None, never 0; a rate is the growth of a counter within one engine run between
+two readings that no gap parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Connection, RowMapping, union_all
+
+from db.buckets import merged, raw, rolled
+from db.figures import DEVICE, ENGINE, QUANTILES, RATES, SAMPLE_COLUMNS, Figures
+from db.histogram import LatencyHistogram
+from db.rollup import RAW, TIERS, Tier, mark
+from db.rows import SampleSeries
+
+Aggregate = Literal["mean", "min", "max"]
+Values = dict[str, float | None]
+
+MAX_POINTS = 5000
+
+_COMBINE: dict[Aggregate, Callable[[Sequence[tuple[float, int]]], float]] = {
+    "mean": lambda parts: sum(value * weight for value, weight in parts) / sum(weight for _, weight in parts),
+    "min": lambda parts: min(value for value, _ in parts),
+    "max": lambda parts: max(value for value, _ in parts),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked: [since, until] in steps of at least `step_s`, of one run or of all."""
+
+    since: float
+    until: float
+    step_s: int
+    engine_run_id: str | None
+    aggregate: Aggregate
+
+
+def read(connection: Connection, query: Query, now: float) -> SampleSeries:
+    """The series. Its step is larger than asked where finer rows are gone or the grid would exceed MAX_POINTS."""
+    tier, step_s = _choose(query, now)
+    start = math.floor(query.since / step_s) * step_s
+    times = [float(t) for t in range(start, math.ceil(query.until), step_s)]
+    # One bucket more in front: the first rate needs the reading before it.
+    found = {
+        figures.name: _buckets(connection, figures, tier, step_s, start - step_s, query) for figures in (ENGINE, DEVICE)
+    }
+    engine = _engine_values(found[ENGINE.name], step_s, query.aggregate)
+    device = {row["t"]: _gauges(DEVICE, row, query.aggregate) for row in found[DEVICE.name]}
+    columns: dict[str, list[float | None]] = {}
+    for name in SAMPLE_COLUMNS:
+        source = device if name in DEVICE.gauges else engine
+        columns[name] = [source[t].get(name) if t in source else None for t in times]
+    return SampleSeries(t=times, columns=columns, step_s=step_s)
+
+
+def _choose(query: Query, now: float) -> tuple[Tier, int]:
+    """The coarsest tier whose steps fill ours and that reaches back far enough; else the finest that does."""
+    step_s = max(query.step_s, 1, math.ceil((query.until - query.since) / MAX_POINTS))
+    reaching = [tier for tier in TIERS if now - query.since <= tier.keep_s] or [TIERS[-1]]
+    for tier in reversed(reaching):
+        if step_s % tier.step_s == 0:
+            return tier, step_s
+    return reaching[0], math.ceil(step_s / reaching[0].step_s) * reaching[0].step_s
+
+
+def _buckets(
+    connection: Connection, figures: Figures, tier: Tier, step_s: int, since: float, query: Query
+) -> Sequence[RowMapping]:
+    """The tier's rows up to where it is complete and the samples after that, merged to our step."""
+    if tier is RAW:
+        rows = raw(figures, since, query.until).subquery()
+    else:
+        complete_until = min(mark(connection, tier), query.until)
+        tail_since = max(since, complete_until)
+        rows = union_all(
+            rolled(figures, tier.step_s, since, complete_until), raw(figures, tail_since, query.until)
+        ).subquery()
+    statement = merged(figures, rows, step_s)
+    if figures.per_run and query.engine_run_id is not None:
+        statement = statement.where(rows.c.engine_run_id == query.engine_run_id)
+    return connection.execute(statement).mappings().all()
+
+
+def _gauges(figures: Figures, row: RowMapping, aggregate: Aggregate) -> Values:
+    values: Values = {}
+    for name in figures.gauges:
+        count = row[f"{name}_count"]
+        if aggregate == "mean":
+            values[name] = row[f"{name}_sum"] / count if count else None
+        else:
+            values[name] = row[f"{name}_{aggregate}"]
+    return values
+
+
+def _engine_values(rows: Iterable[RowMapping], step_s: int, aggregate: Aggregate) -> dict[float, Values]:
+    """Bucket -> figures, all runs of the bucket taken together."""
+    before: dict[str, RowMapping] = {}
+    by_time: dict[float, list[tuple[RowMapping, Values]]] = defaultdict(list)
+    for row in rows:
+        previous = before.get(row["engine_run_id"])
+        if previous is not None and previous["t"] != row["t"] - step_s:
+            previous = None
+        before[row["engine_run_id"]] = row
+        values = _gauges(ENGINE, row, aggregate)
+        values |= {name: row[f"{name}_last"] for name in ENGINE.counters}
+        values |= {name: _rate(counter, row, previous) for name, counter in RATES.items()}
+        by_time[row["t"]].append((row, values))
+    return {t: _together(runs, aggregate) for t, runs in by_time.items()}
+
+
+def _rate(counter: str, row: RowMapping, previous: RowMapping | None) -> float | None:
+    """Growth per second since the neighbouring bucket's last reading, or since this bucket's own first."""
+    base, base_t = row[f"{counter}_first"], row["counted_first"]
+    if previous is not None and previous[f"{counter}_last"] is not None:
+        base, base_t = previous[f"{counter}_last"], previous["counted_last"]
+    last = row[f"{counter}_last"]
+    if last is None or row["counted_last"] <= base_t:
+        return None
+    growth: float = (last - base) / (row["counted_last"] - base_t)
+    return growth
+
+
+def _together(runs: Sequence[tuple[RowMapping, Values]], aggregate: Aggregate) -> Values:
+    """Runs at the same time add up; runs that followed each other within the bucket take turns."""
+    turns = _turns(runs)
+    values: Values = {}
+    for name in (*ENGINE.gauges, *RATES):
+        parts = [(total, weight) for turn, weight in turns if (total := _sum_known(turn, name)) is not None]
+        how = "mean" if name in RATES else aggregate
+        values[name] = _COMBINE[how](parts) if parts else None
+    for name in ENGINE.counters:
+        values[name] = _sum_known(turns[-1][0], name)
+    for histogram in ENGINE.histograms:
+        total_histogram = LatencyHistogram()
+        for row, _ in runs:
+            total_histogram.merge(LatencyHistogram.loads(row[histogram]))
+        values |= {name: total_histogram.quantile(q) for name, (of, q) in QUANTILES.items() if of == histogram}
+    return values
+
+
+def _turns(runs: Sequence[tuple[RowMapping, Values]]) -> list[tuple[list[Values], int]]:
+    """Groups of runs that overlap in time, in order, each with the samples it lasted."""
+    turns: list[tuple[list[Values], int]] = []
+    turn_end = -math.inf
+    for row, values in sorted(runs, key=lambda run: run[0]["first_t"]):
+        if turns and row["first_t"] <= turn_end:
+            members, weight = turns[-1]
+            turns[-1] = ([*members, values], max(weight, row["num_samples"]))
+        else:
+            turns.append(([values], row["num_samples"]))
+        turn_end = max(turn_end, row["last_t"])
+    return turns
+
+
+def _sum_known(values: Iterable[Values], name: str) -> float | None:
+    known = [value for each in values if (value := each[name]) is not None]
+    return sum(known) if known else None

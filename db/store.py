@@ -1,0 +1,249 @@
+"""The store: what the rest of the program calls to keep things and to read them back.
+
+Owns the file's life (open, migrate, close what a crash left open, close) and the list of what can be asked. Knows
+nothing of SQL, which lives in the modules beside it. Invariants: every write goes through the one writer thread and
+returns a future that is done once it is on disk; reads are short and use connections of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from db import conversations, records, rollup, samples
+from db.connect import migrate, open_engine
+from db.errors import StoreError, explain
+from db.recovery import close_interrupted
+from db.rows import (
+    ConversationChanges,
+    ConversationRow,
+    DeviceSampleRow,
+    EngineRunRow,
+    EngineSampleRow,
+    EventRow,
+    JobRow,
+    MaintenanceReport,
+    MessageChanges,
+    MessageRow,
+    RequestPage,
+    RequestRow,
+    SampleSeries,
+)
+from db.writer import Writer
+
+T = TypeVar("T")
+
+
+class Store:
+    """The database of one data folder."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Open or make the file at `path`. Raises StoreError, saying why, when that cannot be."""
+        self.path = path
+        self._clock = clock
+        self._write_engine = open_engine(path, writes=True)
+        self._read_engine = open_engine(path, writes=False)
+        try:
+            migrate(self._write_engine, path)
+        except (SQLAlchemyError, StoreError) as error:
+            self._write_engine.dispose()
+            raise explain(path, error) from error
+        self._writer = Writer(self._write_engine, path)
+        self.num_interrupted = self._writer.submit(lambda c: close_interrupted(c, clock())).result()
+
+    def flush(self) -> None:
+        """Wait until everything written so far is on disk or has failed."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is queued and let go of the file."""
+        self._writer.close()
+        self._read_engine.dispose()
+        self._write_engine.dispose()
+
+    def _read(self, query: Callable[[Connection], T]) -> T:
+        try:
+            with self._read_engine.connect() as connection:
+                return query(connection)
+        except SQLAlchemyError as error:
+            raise explain(self.path, error) from error
+
+    # ---- engine runs and samples ------------------------------------------------------------------------------------
+
+    def save_engine_run(self, row: EngineRunRow) -> Future[None]:
+        """Insert or replace. Must come before the run's samples and requests."""
+        return self._writer.submit(lambda c: records.save_engine_run(c, row))
+
+    def end_engine_run(self, run_id: str, state: str, error: str | None = None) -> Future[None]:
+        """Mark a run as ended now, as "stopped" or "failed"."""
+        ended_at = self._clock()
+        return self._writer.submit(lambda c: records.end_engine_run(c, run_id, state, ended_at, error))
+
+    def get_engine_run(self, run_id: str) -> EngineRunRow | None:
+        """One run."""
+        return self._read(lambda c: records.get_engine_run(c, run_id))
+
+    def list_engine_runs(self, limit: int = 100) -> list[EngineRunRow]:
+        """Newest first."""
+        return self._read(lambda c: records.list_engine_runs(c, limit))
+
+    def add_samples(self, device: DeviceSampleRow, engines: Sequence[EngineSampleRow] = ()) -> Future[None]:
+        """One second's figures, all or none. Each engine's run was saved before."""
+        return self._writer.submit(lambda c: records.add_samples(c, device, engines))
+
+    def samples(
+        self,
+        since: float,
+        until: float,
+        step_s: int,
+        engine_run_id: str | None = None,
+        aggregate: samples.Aggregate = "mean",
+    ) -> SampleSeries:
+        """The columns of `db.figures.SAMPLE_COLUMNS` over an even grid; without a run id, summed over all engines.
+
+        `aggregate` says which figure of a gauge within a step is meant: "mean", "min" or "max".
+        """
+        now = self._clock()
+        return self._read(lambda c: samples.read(c, samples.Query(since, until, step_s, engine_run_id, aggregate), now))
+
+    def maintain(self) -> Future[MaintenanceReport]:
+        """One bounded round of upkeep: roll samples up, remove what is past its time. Call it once a minute."""
+        now = self._clock()
+        return self._writer.submit(lambda c: rollup.maintain(c, now))
+
+    def size_bytes(self) -> int:
+        """What the database takes on disk, its write-ahead log included."""
+        files = (self.path, self.path.with_name(self.path.name + "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    # ---- requests ---------------------------------------------------------------------------------------------------
+
+    def save_request(self, row: RequestRow) -> Future[None]:
+        """Insert or replace; a request keeps its place in the list."""
+        return self._writer.submit(lambda c: records.save_request(c, row))
+
+    def get_request(self, request_id: str) -> RequestRow | None:
+        """One request."""
+        return self._read(lambda c: records.get_request(c, request_id))
+
+    def list_requests(self, limit: int = 100, before: int | None = None, model: str | None = None) -> RequestPage:
+        """Newest first. `before`: the `next_before` of the page in front of it."""
+        return self._read(lambda c: records.list_requests(c, limit, before, model))
+
+    # ---- conversations ----------------------------------------------------------------------------------------------
+
+    def create_conversation(
+        self,
+        conversation_id: str,
+        *,
+        title: str = "",
+        system_prompt: str = "",
+        model_id: str | None = None,
+        sampling: Mapping[str, Any] | None = None,
+    ) -> Future[ConversationRow]:
+        """A new, empty conversation at version 1."""
+        now = self._clock()
+        values = {
+            "title": title,
+            "system_prompt": system_prompt,
+            "model_id": model_id,
+            "sampling": dict(sampling or {}),
+        }
+        return self._writer.submit(lambda c: conversations.create(c, conversation_id, values, now))
+
+    def get_conversation(self, conversation_id: str) -> ConversationRow | None:
+        """One conversation, without its messages."""
+        return self._read(lambda c: conversations.get(c, conversation_id))
+
+    def list_conversations(self, query: str = "", limit: int = 100) -> list[ConversationRow]:
+        """Last changed first; `query` is looked for in titles and messages."""
+        return self._read(lambda c: conversations.search(c, query, limit))
+
+    def patch_conversation(
+        self, conversation_id: str, version: int, changes: ConversationChanges
+    ) -> Future[ConversationRow]:
+        """Change it and raise its version. StaleVersion when `version` is not the present one, NotFound."""
+        now = self._clock()
+        return self._writer.submit(lambda c: conversations.patch(c, conversation_id, version, changes, now))
+
+    def delete_conversation(self, conversation_id: str) -> Future[bool]:
+        """Remove it with its messages; False when there was none."""
+        return self._writer.submit(lambda c: conversations.delete_conversation(c, conversation_id))
+
+    def append_messages(
+        self, conversation_id: str, rows: Sequence[MessageRow], version: int | None = None
+    ) -> Future[ConversationRow]:
+        """Add messages, all or none, make the last one the active leaf and raise the version.
+
+        A parent comes before its child. With `version`, StaleVersion when it is not the present one; NotFound when
+        the conversation or a parent in it does not exist.
+        """
+        now = self._clock()
+        return self._writer.submit(lambda c: conversations.append(c, conversation_id, rows, version, now))
+
+    def update_message(self, message_id: str, changes: MessageChanges) -> Future[MessageRow]:
+        """Write to an answer being made: its text so far, or how it ended. The conversation's version stays."""
+        now = self._clock()
+        return self._writer.submit(lambda c: conversations.update_message(c, message_id, changes, now))
+
+    def get_message(self, message_id: str) -> MessageRow | None:
+        """One message."""
+        return self._read(lambda c: conversations.get_message(c, message_id))
+
+    def list_messages(self, conversation_id: str) -> list[MessageRow]:
+        """The whole tree, oldest first."""
+        return self._read(lambda c: conversations.list_messages(c, conversation_id))
+
+    # ---- jobs, events, settings -------------------------------------------------------------------------------------
+
+    def save_job(self, row: JobRow) -> Future[None]:
+        """Insert or replace."""
+        return self._writer.submit(lambda c: records.save_job(c, row))
+
+    def get_job(self, job_id: str) -> JobRow | None:
+        """One job."""
+        return self._read(lambda c: records.get_job(c, job_id))
+
+    def list_jobs(self, limit: int = 100) -> list[JobRow]:
+        """Newest first."""
+        return self._read(lambda c: records.list_jobs(c, limit))
+
+    def add_event(
+        self,
+        kind: str,
+        severity: str,
+        message: str,
+        *,
+        engine_run_id: str | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> Future[EventRow]:
+        """Note something that happened now. `severity`: "info", "warning" or "error"."""
+        t, details = self._clock(), dict(data or {})
+        return self._writer.submit(lambda c: records.add_event(c, t, kind, severity, message, engine_run_id, details))
+
+    def list_events(self, limit: int = 100, before: int | None = None) -> list[EventRow]:
+        """Newest first; `before`: only those with a smaller id."""
+        return self._read(lambda c: records.list_events(c, limit, before))
+
+    def get_setting(self, key: str, default: Any = None) -> Any:
+        """One setting, or `default`."""
+        return self.get_settings().get(key, default)
+
+    def get_settings(self) -> dict[str, Any]:
+        """All settings."""
+        return self._read(records.get_settings)
+
+    def set_setting(self, key: str, value: Any) -> Future[None]:
+        """Set one setting to anything JSON can hold."""
+        return self.set_settings({key: value})
+
+    def set_settings(self, values: Mapping[str, Any]) -> Future[None]:
+        """Set several settings, all or none; others stay."""
+        now, copied = self._clock(), dict(values)
+        return self._writer.submit(lambda c: records.set_settings(c, copied, now))
