@@ -58,9 +58,9 @@ class Engine:
                 request_id=request_id,
                 token_ids=list(prompt_token_ids),
                 sampling=sampling,
-                seed=secrets.randbits(63)
+                seed=secrets.randbits(53)
                 if sampling.seed is None
-                else sampling.seed,  # 63 bits: JSON clients keep it exact
+                else sampling.seed,  # 53 bits: JavaScript keeps them exact
                 end_token_ids=ends,
                 max_output_tokens=min(sampling.max_tokens, self.max_model_len - len(prompt_token_ids)),
                 priority=priority,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from bench.transformers_llama import build
 from engine.loading import LoadedEngine
 from engine.vocab import load_vocab
 from tests.engine import transformers_oracle as oracle
@@ -42,7 +43,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def compare(path: Path, prompts: list[list[int]]) -> None:
     """Checks all three statements of the module's docstring for one checkpoint."""
     double, single = (load(path, dtype=dtype, max_num_seqs=64, max_model_len=256) for dtype in ("float64", "float32"))
-    double_oracle, single_oracle = (oracle.llama(double.info, dtype) for dtype in (torch.float64, torch.float32))
+    double_oracle, single_oracle = (build(double.info, dtype) for dtype in (torch.float64, torch.float32))
     for prompt in prompts:
         ours = prompt_logits(double.runner, prompt)
         truth = oracle.double_logits(double_oracle, prompt)
