@@ -52,15 +52,14 @@ class Engine:
         if fault is not None:
             self.counters.observe_finished(1)
             return RequestOutput(request_id, [], finish_reason=FinishReason.ERROR, error=fault)
+        picked = secrets.randbits(53)  # clients in JavaScript keep 53 bits exact
         ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
         self.scheduler.add(
             Request(
                 request_id=request_id,
                 token_ids=list(prompt_token_ids),
                 sampling=sampling,
-                seed=secrets.randbits(53)
-                if sampling.seed is None
-                else sampling.seed,  # 53 bits: JavaScript keeps them exact
+                seed=picked if sampling.seed is None else sampling.seed,
                 end_token_ids=ends,
                 max_output_tokens=min(sampling.max_tokens, self.max_model_len - len(prompt_token_ids)),
                 priority=priority,
