@@ -1,0 +1,222 @@
+"""The command `pizarra`: serve, pull, models, generate.
+
+Owns arguments, messages on the terminal and exit codes. Knows nothing of how the work is done. Invariant: what an
+operator can get wrong ends with one clear sentence and exit code 1, never with a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import httpx
+import typer
+import uvicorn
+from pydantic import ValidationError
+
+from app.catalog import Catalog
+from app.catalog_entry import CatalogError
+from app.download import PullError
+from app.home import DATABASE, HomeError, HomeLock, prepare_home, running_url
+from app.logs import log_to_terminal
+from app.settings import ASSETS, ENV_PREFIX, BindError, Settings
+from db.errors import StoreError
+from db.store import Store
+
+SITE_FACTORY = "ui.site:create_site"
+GIB = 1024**3
+
+cli = typer.Typer(no_args_is_help=True, add_completion=False, help="A local LLM engine with its own dashboard.")
+
+HomeOption = Annotated[Path | None, typer.Option(help="Data folder [env: PIZARRA_HOME]")]
+
+
+def main() -> None:
+    cli()
+
+
+@cli.command()
+def serve(
+    model: Annotated[str | None, typer.Option(help="Model to load after start-up; fetched first if need be")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [env: PIZARRA_HOST]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on [env: PIZARRA_PORT]")] = None,
+    home: HomeOption = None,
+) -> None:
+    """Start the server and its dashboard."""
+    settings = _settings(model=model, host=host, port=port, home=home)
+    _check_start(settings)
+    listener = _listen(settings)
+    os.environ[f"{ENV_PREFIX}PORT"] = str(listener.getsockname()[1])
+    url = Settings().url
+    print(f"Pizarra is starting at {url} (data: {settings.home}). Stop it with Ctrl+C.", flush=True)
+    log_to_terminal()
+    config = uvicorn.Config(
+        SITE_FACTORY,
+        factory=True,
+        log_level=settings.log_level.lower(),
+        access_log=False,
+        timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout_s)),
+    )
+    server = uvicorn.Server(config)
+    server.run(sockets=[listener])
+    if not server.started:
+        _fail("the server did not start; the lines above say why")
+
+
+@cli.command()
+def pull(
+    source: Annotated[str, typer.Argument(help="Catalogue id, hf:owner/name[@revision][:file.gguf], or a path")],
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a repository")] = None,
+    token: Annotated[str | None, typer.Option(envvar="HF_TOKEN", help="Hugging Face token")] = None,
+    accept_license: Annotated[bool, typer.Option(help="You have read and accept the model's licence")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Bring a model onto this machine."""
+    catalog = _catalog(home)
+    try:
+        model = asyncio.run(
+            catalog.pull(source, _show_progress, revision=revision, token=token, accept_license=accept_license)
+        )
+    except (CatalogError, PullError, OSError) as error:
+        _end_progress()
+        _fail(str(error))
+    _end_progress()
+    if model.error is not None:
+        _fail(f"{model.id} was fetched, but it cannot be loaded: {model.error}")
+    print(f"{model.id} is on disk: {model.path}")
+
+
+@cli.command()
+def models(home: HomeOption = None) -> None:
+    """List the models on disk and those of the catalogue."""
+    catalog = _catalog(home)
+    local = {model.id: model for model in catalog.local()}
+    for model in local.values():
+        state = f"broken: {model.error}" if model.error else "on disk"
+        print(f"{model.id:<44} {model.size_bytes / GIB:8.2f} GiB  {state}")
+    for entry in catalog.entries():
+        if entry.id not in local:
+            size = f"{entry.size_bytes / GIB:8.2f} GiB" if entry.size_bytes else f"{'?':>8}    "
+            note = "" if entry.support == "native" else f" ({entry.support.replace('_', ' ')}: {entry.support_reason})"
+            print(f"{entry.id:<44} {size}  available{note}")
+
+
+@cli.command()
+def generate(
+    model: Annotated[str, typer.Argument(help="Id of a model on disk")],
+    prompt: Annotated[str, typer.Argument(help="Text to continue, as it is: no chat template")],
+    max_tokens: Annotated[int, typer.Option(min=1)] = 256,
+    temperature: Annotated[float, typer.Option(min=0, max=10)] = 0.0,
+    seed: Annotated[int | None, typer.Option(min=0)] = None,
+    home: HomeOption = None,
+) -> None:
+    """Continue a text: by the running server if there is one, else by an engine of its own."""
+    settings = _settings(home=home)
+    url = running_url(settings.home)
+    if url is not None:
+        body = {"model": model, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+        _ask_server(url, settings, {**body, "prompt": prompt, "stream": True})
+        return
+    try:
+        path = _catalog(home).resolve(model).path
+    except CatalogError as error:
+        _fail(str(error))
+    command = [sys.executable, "-m", "engine", str(path), prompt, "--max-tokens", str(max_tokens)]
+    command += ["--temperature", str(temperature), *(["--seed", str(seed)] if seed is not None else [])]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+def _ask_server(url: str, settings: Settings, body: dict[str, object]) -> None:
+    headers = {}
+    if settings.api_key is not None:
+        headers["authorization"] = f"Bearer {settings.api_key.get_secret_value()}"
+    try:
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=headers, timeout=None) as response:
+            if response.status_code != 200:
+                _fail(json.loads(response.read())["error"]["message"])
+            for line in response.iter_lines():
+                if line.startswith("data: {"):
+                    event = json.loads(line.removeprefix("data: "))
+                    if "error" in event:
+                        _fail(event["error"]["message"])
+                    print(event["choices"][0]["text"], end="", flush=True)
+    except httpx.HTTPError as error:
+        _fail(f"the server at {url} does not answer: {error}")
+    print()
+
+
+def _settings(**given: object) -> Settings:
+    """The settings with the command line's choices, which also go into the environment for the server's factory."""
+    for name, value in given.items():
+        if value is not None:
+            os.environ[f"{ENV_PREFIX}{name.upper()}"] = str(value)
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        _fail(f"setting {ENV_PREFIX}{where.upper()}: {first['msg']} (found {first['input']!r})")
+
+
+def _check_start(settings: Settings) -> None:
+    """Try what the server will need, since what fails inside uvicorn fails with a traceback."""
+    try:
+        settings.check_bind()
+        prepare_home(settings.home)
+        lock = HomeLock(settings.home)
+        lock.acquire(settings.url)
+        try:
+            Store(settings.home / DATABASE).close()
+        finally:
+            lock.release()
+    except (BindError, HomeError, StoreError) as error:
+        _fail(str(error))
+
+
+def _catalog(home: Path | None) -> Catalog:
+    settings = _settings(home=home)
+    try:
+        prepare_home(settings.home)
+    except HomeError as error:
+        _fail(str(error))
+    return Catalog(settings.home, ASSETS)
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """The socket, bound before anything is started, so that a port in use is one sentence."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        _fail(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}. "
+            "Choose another with --port or PIZARRA_PORT, or end the program that uses it"
+        )
+    listener.set_inheritable(False)
+    return listener
+
+
+def _show_progress(name: str, done: int = 0, total: int = 0, unit: str = "bytes", message: str = "") -> None:
+    if sys.stderr.isatty():
+        share = f" {100 * done / total:5.1f} % of {total / 2**20:.0f} MiB" if total and unit == "bytes" else ""
+        print(f"\r\033[K{name}{share} {message}"[:200], end="", file=sys.stderr, flush=True)
+
+
+def _end_progress() -> None:
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"pizarra: {message}", file=sys.stderr)
+    raise typer.Exit(1)

@@ -1,0 +1,275 @@
+"""Conversations whose answers the server owns: a browser may go and come back, the answer goes on.
+
+Owns the running answers, their text so far, and the path from a message to its prompt. Knows nothing of HTTP or of how
+rows are stored. Invariants: text that was sent is in `messages_of` at once and on disk within SAVE_INTERVAL_S; an
+answer ends as "complete", "interrupted" or "failed", whatever happens to the engine or the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.engines import Engine, Engines
+from app.errors import ApiError
+from app.generation import Generation, Generations, room_for_output, sampling_params
+from app.live import LiveHub
+from app.text import ChatTemplateError
+from app.writes import unwatched
+from db.errors import StoreError
+from db.rows import ConversationRow, MessageChanges, MessageRow
+from db.store import Store
+
+log = logging.getLogger(__name__)
+
+SAVE_INTERVAL_S = 0.5
+TITLE_LENGTH = 60
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer being made."""
+
+    message: MessageRow
+    generation: Generation
+    task: asyncio.Task[None] | None = None
+    save_timer: asyncio.TimerHandle | None = field(default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    conversation: ConversationRow
+    user_message: MessageRow | None
+    assistant_message: MessageRow
+
+
+class ConversationService:
+    """Starts, follows and stops answers."""
+
+    def __init__(self, store: Store, hub: LiveHub, engines: Engines, generations: Generations) -> None:
+        self._store = store
+        self._hub = hub
+        self._engines = engines
+        self._generations = generations
+        self._answers: dict[str, Answer] = {}
+        self._starting: set[str] = set()
+
+    def row(self, conversation_id: str) -> ConversationRow:
+        row = self._store.get_conversation(conversation_id)
+        if row is None:
+            raise ApiError(404, f"there is no conversation {conversation_id!r}", param="id")
+        return row
+
+    def messages_of(self, conversation_id: str) -> list[MessageRow]:
+        """The whole tree, oldest first, with the text that a running answer has now."""
+        answer = self._answers.get(conversation_id)
+        rows = self._store.list_messages(conversation_id)
+        if answer is None:
+            return rows
+        return [answer.message if row.id == answer.message.id else row for row in rows]
+
+    async def start(
+        self,
+        conversation_id: str,
+        *,
+        version: int,
+        content: str | None,
+        parent_id: str | None,
+        model_id: str | None,
+    ) -> Started:
+        """Append the user's message, if there is one, and begin the answer."""
+        if conversation_id in self._answers or conversation_id in self._starting:
+            raise ApiError(409, "an answer is being written already", remedy="Stop it first", code="generating")
+        self._starting.add(conversation_id)
+        try:
+            row = self.row(conversation_id)
+            engine = self._engine(model_id, row.model_id)
+            user, asked_id, turns = self._turns(conversation_id, content, parent_id)
+            generation = await self._generation(engine, row, turns)
+            answer = _message(
+                conversation_id, asked_id, "assistant", "", state="streaming", model_id=engine.model_id,
+                request_id=generation.id,
+            )  # fmt: skip
+            new = [message for message in (user, answer) if message is not None]
+            if not row.title and user is not None:
+                titled = self._store.patch_conversation(conversation_id, version, {"title": _title(user.content)})
+                version = (await asyncio.wrap_future(titled)).version
+            saved = await asyncio.wrap_future(self._store.append_messages(conversation_id, new, version))
+            self._follow(Answer(answer, generation), saved, new)
+            return Started(saved, user, answer)
+        finally:
+            self._starting.discard(conversation_id)
+
+    def stop(self, conversation_id: str) -> None:
+        """End the running answer with the text it has; harmless when there is none."""
+        self.row(conversation_id)
+        if (answer := self._answers.get(conversation_id)) is not None:
+            answer.generation.cancel()
+
+    async def delete(self, conversation_id: str) -> None:
+        self.row(conversation_id)
+        if (answer := self._answers.get(conversation_id)) is not None and answer.task is not None:
+            answer.task.cancel()
+            await asyncio.wait([answer.task])
+            self._answers.pop(conversation_id, None)  # a task that was cancelled before it began did not do it
+        await asyncio.wrap_future(self._store.delete_conversation(conversation_id))
+
+    async def shutdown(self, patience_s: float) -> None:
+        """Let running answers finish for a while, then keep what they have."""
+        tasks = [answer.task for answer in self._answers.values() if answer.task is not None]
+        if not tasks:
+            return
+        await asyncio.wait(tasks, timeout=patience_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    # ---- before an answer -------------------------------------------------------------------------------------------
+
+    def _engine(self, asked: str | None, usual: str | None) -> Engine:
+        """The engine asked for; else the conversation's own model where it is loaded; else the default."""
+        loaded = self._engines.loaded_ids()
+        choice = asked or (usual if usual in loaded else None)
+        try:
+            return self._engines.serving(choice)
+        except ApiError as error:
+            # here, unlike on /v1, the operator sits at the button that loads a model: a conflict, not an outage
+            raise ApiError(409, error.detail, param="model_id", remedy=error.remedy, code=error.code) from error
+
+    def _turns(
+        self, conversation_id: str, content: str | None, parent_id: str | None
+    ) -> tuple[MessageRow | None, str, list[MessageRow]]:
+        """The new user message (None: regenerate), the id of the message to answer, and the path that leads to it."""
+        by_id = {message.id: message for message in self._store.list_messages(conversation_id)}
+        if parent_id is not None and parent_id not in by_id:
+            raise ApiError(404, f"message {parent_id!r} is not in this conversation", param="parent_id")
+        path: list[MessageRow] = []
+        at = parent_id
+        while at is not None:
+            path.insert(0, by_id[at])
+            at = by_id[at].parent_id
+        if content is not None:
+            if path and path[-1].role == "user":
+                raise ApiError(400, "a user message cannot follow another", param="parent_id")
+            user = _message(conversation_id, parent_id, "user", content)
+            return user, user.id, [*path, user]
+        if not path or path[-1].role != "user":
+            raise ApiError(400, "without content, parent_id must name the user message to answer", param="parent_id")
+        return None, path[-1].id, path
+
+    async def _generation(self, engine: Engine, row: ConversationRow, turns: Sequence[MessageRow]) -> Generation:
+        if engine.template is None:
+            raise ApiError(
+                409, engine.template_error, remedy="Use the Playground, or load an instruct model", param="model_id"
+            )
+        system = [{"role": "system", "content": row.system_prompt}] if row.system_prompt else []
+        try:
+            text = engine.template.render([*system, *({"role": m.role, "content": m.content} for m in turns)])
+        except ChatTemplateError as error:
+            raise ApiError(400, str(error), param="content") from error
+        prompt = await asyncio.to_thread(engine.vocab.encode, text, add_special_tokens=False)
+        wishes = dict(row.sampling)
+        # an answer may be shorter than asked where the context ends: it says "length" then, and the chat can go on
+        limit = room_for_output(engine, len(prompt), wishes.pop("max_tokens", None), clip=True)
+        return self._generations.prepare(
+            engine, prompt, sampling_params(max_tokens=limit, **wishes), source="conversation"
+        )
+
+    # ---- the answer -------------------------------------------------------------------------------------------------
+
+    def _follow(self, answer: Answer, row: ConversationRow, new: Sequence[MessageRow]) -> None:
+        conversation_id = row.id
+        self._answers[conversation_id] = answer
+        for message in new:
+            self._tell(conversation_id, "message.created", message=dataclasses.asdict(message))
+        self.tell_summary(row)
+        answer.task = asyncio.create_task(self._run(conversation_id, answer))
+
+    async def _run(self, conversation_id: str, answer: Answer) -> None:
+        changes: MessageChanges
+        try:
+            async with aclosing(answer.generation.deltas()) as deltas:
+                async for text in deltas:
+                    self._extend(conversation_id, answer, text)
+            stopped = answer.generation.row.finish_reason == "abort"
+            changes = {"state": "interrupted" if stopped else "complete"}
+        except ApiError as error:
+            changes = {"state": "failed", "error": error.detail}
+        except asyncio.CancelledError:
+            changes = {"state": "interrupted", "error": "the server ended while this was being written"}
+        except Exception as error:
+            log.exception("the answer in conversation %s failed", conversation_id)
+            changes = {"state": "failed", "error": f"an error inside the server: {type(error).__name__}"}
+        await self._finish(conversation_id, answer, changes)
+
+    def _extend(self, conversation_id: str, answer: Answer, text: str) -> None:
+        message = answer.message
+        answer.message = dataclasses.replace(message, content=message.content + text)
+        self._tell(conversation_id, "message.delta", message_id=message.id, offset=len(message.content), text=text)
+        if answer.save_timer is None:
+            loop = asyncio.get_running_loop()
+            answer.save_timer = loop.call_later(SAVE_INTERVAL_S, self._save, answer)
+
+    def _save(self, answer: Answer) -> None:
+        answer.save_timer = None
+        unwatched(self._store.update_message(answer.message.id, {"content": answer.message.content}))
+
+    async def _finish(self, conversation_id: str, answer: Answer, changes: MessageChanges) -> None:
+        if answer.save_timer is not None:
+            answer.save_timer.cancel()
+        row = answer.generation.row
+        names = ("num_prompt_tokens", "num_output_tokens", "ttft_s", "tokens_per_s", "e2e_s", "seed")
+        changes["content"] = answer.message.content
+        changes["finish_reason"] = row.finish_reason
+        changes["stats"] = {name: getattr(row, name) for name in names}
+        answer.message = dataclasses.replace(answer.message, **changes)
+        try:
+            await asyncio.wrap_future(self._store.update_message(answer.message.id, changes))
+        except StoreError:
+            log.exception("the answer %s could not be saved", answer.message.id)
+        self._answers.pop(conversation_id, None)
+        self._tell(conversation_id, "message.done", message=dataclasses.asdict(answer.message))
+        summary = self._store.get_conversation(conversation_id)
+        if summary is not None:
+            self.tell_summary(summary)
+
+    def tell_summary(self, row: ConversationRow) -> None:
+        self._tell(row.id, "conversation.updated", conversation=dataclasses.asdict(row))
+
+    def _tell(self, conversation_id: str, kind: str, **data: Any) -> None:
+        self._hub.publish(f"conversation:{conversation_id}", {"type": kind, **data})
+
+
+def _message(
+    conversation_id: str,
+    parent_id: str | None,
+    role: str,
+    content: str,
+    *,
+    state: str = "complete",
+    model_id: str | None = None,
+    request_id: str | None = None,
+) -> MessageRow:
+    return MessageRow(
+        id=uuid.uuid4().hex,
+        conversation_id=conversation_id,
+        parent_id=parent_id,
+        role=role,
+        content=content,
+        state=state,
+        created_at=time.time(),
+        model_id=model_id,
+        request_id=request_id,
+    )
+
+
+def _title(content: str) -> str:
+    line = " ".join(content.split())
+    return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1].rstrip() + "…"

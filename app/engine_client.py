@@ -1,0 +1,152 @@
+"""The app's end of the pipe to one engine process.
+
+Owns the connection, its two threads and one queue per running request. Knows nothing of processes, models or text.
+Invariant: the event loop never blocks on the pipe; every submitted request ends with exactly one final item, a row that
+carries a finish_reason or an `EngineGone`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import msgspec
+
+from engine.core.outputs import RequestOutput
+from engine.protocol import (
+    AbortRequest,
+    AddRequest,
+    FromEngine,
+    StepOutputs,
+    ToEngine,
+    decode_from_engine,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+ABORT_PATIENCE_S = 2.0
+
+
+class EngineGone(Exception):
+    """The engine ended while a request was running; the message says how."""
+
+
+class RequestStream:
+    """The rows of one request, in order."""
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.finished = False
+        self._queue: asyncio.Queue[RequestOutput | EngineGone] = asyncio.Queue()
+
+    def put(self, item: RequestOutput | EngineGone) -> None:
+        self._queue.put_nowait(item)
+
+    async def next(self) -> RequestOutput:
+        """The next row. Raises EngineGone when the engine ended first."""
+        item = await self._queue.get()
+        if isinstance(item, EngineGone):
+            self.finished = True
+            raise item
+        self.finished = item.finish_reason is not None
+        return item
+
+
+class EngineClient:
+    """Submits and aborts requests, hands every other message to `on_message`, and says once when the pipe closed."""
+
+    def __init__(
+        self, connection: Connection, on_message: Callable[[FromEngine], None], on_closed: Callable[[], None]
+    ) -> None:
+        self._connection = connection
+        self._on_message = on_message
+        self._on_closed = on_closed
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[str, RequestStream] = {}
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._gone: EngineGone | None = None
+        threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
+        threading.Thread(target=self._write, name="engine-writer", daemon=True).start()
+
+    @property
+    def num_running(self) -> int:
+        return len(self._streams)
+
+    def submit(self, request: AddRequest) -> RequestStream:
+        """Start a request. Raises EngineGone when the engine has ended."""
+        if self._gone is not None:
+            raise self._gone
+        stream = RequestStream(request.request_id)
+        self._streams[request.request_id] = stream
+        self.send(request)
+        return stream
+
+    def abort(self, request_id: str, num_output_tokens: int | None = None) -> None:
+        """End a request in the engine; harmless when it has ended already.
+
+        Its last row, with the summary, normally follows at once. A busy engine is not waited for longer than
+        ABORT_PATIENCE_S: the request ends here without a summary then.
+        """
+        if self._gone is None and request_id in self._streams:
+            self.send(AbortRequest(request_id, num_output_tokens))
+            last = RequestOutput(request_id, [], finish_reason="abort")
+            self._loop.call_later(ABORT_PATIENCE_S, self._deliver, last)
+
+    def send(self, message: ToEngine) -> None:
+        self._outbox.put(encode(message))
+
+    def fail_all(self, reason: str) -> None:
+        """End every running request with the reason, and refuse new ones with it."""
+        self._gone = EngineGone(reason)
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.put(self._gone)
+
+    def close(self) -> None:
+        """Let go of the pipe, which ends the engine if it still runs."""
+        self._outbox.put(None)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                message = decode_from_engine(self._connection.recv_bytes())
+                self._loop.call_soon_threadsafe(self._dispatch, message)
+        except (EOFError, OSError):
+            pass  # the engine's end is closed: the ordinary way this ends
+        except msgspec.DecodeError:
+            log.exception("an engine sent a message that cannot be read; its pipe is closed")
+        except RuntimeError:
+            return  # the event loop has ended, and so has everyone who could be told
+        self._outbox.put(None)
+        try:
+            self._loop.call_soon_threadsafe(self._on_closed)
+        except RuntimeError:
+            return
+
+    def _write(self) -> None:
+        while (data := self._outbox.get()) is not None:
+            try:
+                self._connection.send_bytes(data)
+            except OSError:
+                break  # the reader sees the same end and reports it
+        self._connection.close()
+
+    def _dispatch(self, message: FromEngine) -> None:
+        if not isinstance(message, StepOutputs):
+            self._on_message(message)
+            return
+        for row in message.rows:
+            self._deliver(row)
+
+    def _deliver(self, row: RequestOutput) -> None:
+        stream = self._streams.get(row.request_id)
+        if stream is None:
+            return  # the request has ended already
+        if row.finish_reason is not None:
+            del self._streams[row.request_id]
+        stream.put(row)

@@ -1,0 +1,327 @@
+"""All loaded models: which are there, loading and unloading them, and who serves which model id.
+
+Owns the table of engines, the lock that serialises loads, and the division of CPU threads. Knows nothing of HTTP or of
+how one process is run (supervisor). Invariant: at most one engine per model id; a failed one stays listed, with its
+error and last log lines, until the model is loaded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from app.catalog import Catalog
+from app.catalog_entry import CatalogError
+from app.catalog_local import LocalModel
+from app.devices import DeviceSample, host_memory
+from app.errors import ApiError
+from app.events import EventLog
+from app.fit import FitEstimate, estimate
+from app.jobs import JobError, JobHandle, JobResult
+from app.logs import prune_engine_logs
+from app.recorder import EngineSnapshot
+from app.settings import Settings
+from app.supervisor import EngineStartError, EngineSupervisor
+from app.text import ChatTemplate, ChatTemplateError
+from app.writes import unwatched
+from db.rows import EngineRunRow
+from db.store import Store
+from engine.config import LoadOptions
+from engine.protocol import EngineReady
+from engine.vocab import Vocab, VocabError, load_vocab
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(slots=True)
+class Engine:
+    """A supervised engine process with what the app needs to speak for its model."""
+
+    supervisor: EngineSupervisor
+    vocab: Vocab
+    template: ChatTemplate | None
+    template_error: str  # why there is no template, "" when there is one
+
+    @property
+    def model_id(self) -> str:
+        return self.supervisor.model_id
+
+    @property
+    def ready(self) -> EngineReady:
+        assert self.supervisor.ready is not None, "only engines that were ready are handed out"
+        return self.supervisor.ready
+
+
+class Engines:
+    """The table of engines."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        store: Store,
+        events: EventLog,
+        latest_sample: Callable[[], DeviceSample | None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._catalog = catalog
+        self._store = store
+        self._events = events
+        self._latest_sample = latest_sample
+        self._on_change = on_change
+        self._load_lock = asyncio.Lock()
+        self._engines: dict[str, Engine] = {}
+
+    # ---- looking ----------------------------------------------------------------------------------------------------
+
+    def all(self) -> list[Engine]:
+        """Oldest first, failed ones included."""
+        return list(self._engines.values())
+
+    def of_model(self, model_id: str) -> Engine | None:
+        return self._engines.get(model_id)
+
+    def loaded_ids(self) -> list[str]:
+        """Models that take requests now, the default (the first loaded) first."""
+        return [model_id for model_id, engine in self._engines.items() if engine.supervisor.state == "ready"]
+
+    def serving(self, model_id: str | None) -> Engine:
+        """The engine that serves the model (None: the default). Raises ApiError with what is loaded."""
+        loaded = self.loaded_ids()
+        if model_id is None and loaded:
+            return self._engines[loaded[0]]
+        if model_id in loaded:
+            return self._engines[model_id]
+        engine = self._engines.get(model_id or "")
+        if engine is not None and engine.supervisor.state == "failed":
+            raise ApiError(
+                503, str(engine.supervisor.error), remedy="Load the model again", param="model", code="engine_failed"
+            )
+        if not loaded:
+            state = "no model is loaded" if engine is None else f"the model {model_id} is {engine.supervisor.state}"
+            raise ApiError(503, state, remedy="Load one on the Models page and try again", code="no_model_loaded")
+        raise ApiError(
+            404,
+            f"the model {model_id!r} is not loaded; loaded: {', '.join(loaded)}",
+            param="model",
+            remedy="Use one of these or load it on the Models page",
+            code="model_not_found",
+        )
+
+    def snapshots(self) -> list[EngineSnapshot]:
+        """What the recorder samples: every engine whose process is alive."""
+        return [
+            EngineSnapshot(
+                engine_run_id=supervisor.run_id,
+                model_id=supervisor.model_id,
+                pid=supervisor.pid,
+                stats=supervisor.stats,
+                memory=supervisor.ready.memory if supervisor.ready is not None else None,
+            )
+            for supervisor in (engine.supervisor for engine in self._engines.values())
+            if supervisor.alive and supervisor.pid is not None
+        ]
+
+    def free_memory(self, device: str) -> tuple[str, int, int]:
+        """The device that "auto" means here, and its available and total bytes."""
+        sample = self._latest_sample()
+        gpu = sample.gpus[0] if sample is not None and sample.gpus and device != "cpu" else None
+        if gpu is not None and gpu.memory_total_bytes is not None and gpu.memory_used_bytes is not None:
+            return "cuda", gpu.memory_total_bytes - gpu.memory_used_bytes, gpu.memory_total_bytes
+        host = host_memory()
+        return "cpu", host.available_bytes, host.total_bytes
+
+    def held_bytes(self) -> int:
+        """What unloading everything would give back, as the engines stated it when they were ready."""
+        return sum(
+            engine.ready.memory.process_bytes
+            for engine in self._engines.values()
+            if engine.supervisor.alive and engine.supervisor.ready is not None
+        )
+
+    # ---- loading and unloading --------------------------------------------------------------------------------------
+
+    async def local(self, model_id: str, *, allow_broken: bool = False) -> LocalModel:
+        """The model on disk. Raises ApiError for an unknown one, and for a broken one with what is wrong with it."""
+        try:
+            model = await asyncio.to_thread(self._catalog.resolve, model_id)
+        except CatalogError as error:
+            raise ApiError(404, str(error), param="id", code="model_not_found") from error
+        if model.info is None and not allow_broken:
+            raise ApiError(409, model.error or f"{model_id} cannot be read", param="id", code="broken_model")
+        return model
+
+    async def estimate(self, model_id: str, options: LoadOptions) -> FitEstimate:
+        """What a load would take, from the checkpoint's header and the memory that is free now."""
+        model = await self.local(model_id)
+        device, available, total = self.free_memory(options.device)
+        assert model.info is not None
+        return estimate(model.info, options, available, total, device)
+
+    async def load(self, model_id: str, options: LoadOptions, handle: JobHandle) -> JobResult:
+        """The work of a load job."""
+        handle.stage("check")
+        model = await self.local(model_id)
+        try:
+            vocab = await asyncio.to_thread(load_vocab, model.path)
+        except VocabError as error:
+            raise JobError(str(error)) from error
+        template, template_error = _template_of(vocab)
+        if template_error:
+            handle.log(template_error)
+        if self._load_lock.locked():
+            handle.stage("queued", message="waiting for another load to finish")
+        async with self._load_lock:
+            old = self._engines.get(model_id)
+            if old is not None and old.supervisor.alive:
+                raise JobError(f"{model_id} is already loaded")
+            fit = await self.estimate(model_id, options)
+            handle.log(fit.message)
+            if not fit.fits:
+                raise JobError(fit.message)
+            supervisor = self._supervisor(model, self._with_threads(options), handle)
+            self._engines.pop(model_id, None)
+            self._engines[model_id] = Engine(supervisor, vocab, template, template_error)
+            ready = await self._start(supervisor)
+        return {"engine_id": supervisor.run_id, "load_s": ready.load_s, "memory": struct_fields(ready.memory)}
+
+    async def unload(self, model_id: str, *, force: bool, handle: JobHandle) -> JobResult:
+        """The work of an unload job."""
+        engine = self._engines.get(model_id)
+        if engine is None or not engine.supervisor.alive:
+            raise JobError(f"{model_id} is not loaded")
+        running = engine.supervisor.client.num_running
+        handle.stage("drain" if running and not force else "stop", message=f"{running} requests running")
+        receipt = await engine.supervisor.unload(
+            drain_s=0.0 if force else self._settings.drain_timeout_s, kill_s=self._settings.kill_timeout_s
+        )
+        self._forget(engine)
+        self._events.add(
+            "unload", "info", f"unloaded {model_id}: {receipt.message}", engine_run_id=engine.supervisor.run_id
+        )
+        return {**dataclasses.asdict(receipt), "message": receipt.message}
+
+    async def shutdown(self) -> None:
+        """End every engine at once; running requests are aborted."""
+        alive = [engine for engine in self._engines.values() if engine.supervisor.alive]
+        await asyncio.gather(
+            *(engine.supervisor.unload(drain_s=0.0, kill_s=self._settings.kill_timeout_s) for engine in alive)
+        )
+
+    # ---- inside -----------------------------------------------------------------------------------------------------
+
+    def _with_threads(self, options: LoadOptions) -> LoadOptions:
+        """Divide the cores among the engines there will be, unless the operator chose a number."""
+        if options.num_threads is not None:
+            return options
+        others = sum(engine.supervisor.alive for engine in self._engines.values())
+        return dataclasses.replace(options, num_threads=max(1, len(os.sched_getaffinity(0)) // (others + 1)))
+
+    def _supervisor(self, model: LocalModel, options: LoadOptions, handle: JobHandle) -> EngineSupervisor:
+        run_id = uuid.uuid4().hex[:12]
+        prune_engine_logs(self._settings.home)
+
+        def changed(supervisor: EngineSupervisor) -> None:
+            self._record(supervisor)
+            if supervisor.state == "loading":
+                progress = supervisor.progress
+                unit = "bytes" if progress.stage == "weights" else "steps"
+                handle.stage(progress.stage, progress.done, progress.total, unit, progress.message)
+            self._on_change()
+
+        return EngineSupervisor(
+            run_id,
+            model.id,
+            model.path,
+            options,
+            argv=self._settings.engine_argv,
+            log_path=self._settings.home / "logs" / f"engine-{run_id}.log",
+            on_change=changed,
+        )
+
+    async def _start(self, supervisor: EngineSupervisor) -> EngineReady:
+        unwatched(self._store.save_engine_run(_run_row(supervisor)))
+        try:
+            ready = await supervisor.start()
+        except EngineStartError as error:
+            raise JobError(str(error)) from error
+        except asyncio.CancelledError:
+            self._engines.pop(supervisor.model_id, None)
+            self._on_change()
+            raise
+        self._events.add(
+            "load",
+            "info",
+            f"loaded {supervisor.model_id} in {time.time() - supervisor.started_at:.1f} s",
+            engine_run_id=supervisor.run_id,
+        )
+        return ready
+
+    def _record(self, supervisor: EngineSupervisor) -> None:
+        """Write a change of state down; progress of a load is the job's to tell."""
+        if supervisor.state == "loading":
+            return
+        if supervisor.state in ("failed", "stopped"):
+            unwatched(self._store.end_engine_run(supervisor.run_id, supervisor.state, supervisor.error))
+        else:
+            unwatched(self._store.save_engine_run(_run_row(supervisor)))
+        if supervisor.state == "failed":
+            data = {"log_tail": supervisor.log_tail(20)}
+            self._events.add(
+                "engine_failed", "error", str(supervisor.error), engine_run_id=supervisor.run_id, data=data
+            )
+
+    def _forget(self, engine: Engine) -> None:
+        if self._engines.get(engine.model_id) is engine and engine.supervisor.state == "stopped":
+            del self._engines[engine.model_id]
+            self._on_change()
+
+
+def _template_of(vocab: Vocab) -> tuple[ChatTemplate | None, str]:
+    if vocab.chat_template is None:
+        return None, "the model has no chat template: only raw completion works"
+    try:
+        return ChatTemplate(vocab.chat_template, bos_token=vocab.bos_token, eos_token=vocab.eos_token), ""
+    except ChatTemplateError as error:
+        return None, str(error)
+
+
+def struct_fields(struct: Any) -> dict[str, Any]:
+    """A protocol struct's fields, for JSON."""
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def _run_row(supervisor: EngineSupervisor) -> EngineRunRow:
+    base = EngineRunRow(
+        id=supervisor.run_id,
+        model_id=supervisor.model_id,
+        state=supervisor.state,
+        started_at=supervisor.started_at,
+        pid=supervisor.pid,
+        options=dataclasses.asdict(supervisor.options),
+    )
+    ready = supervisor.ready
+    if ready is None:
+        return base
+    return dataclasses.replace(
+        base,
+        device=ready.device,
+        device_name=ready.device_name,
+        dtype=ready.dtype,
+        exactness=ready.exactness,
+        exactness_reason=ready.exactness_reason,
+        load_s=ready.load_s,
+        num_kv_blocks=ready.num_kv_blocks,
+        block_size=ready.block_size,
+        max_model_len=ready.max_model_len,
+        effective_settings=[dataclasses.asdict(setting) for setting in ready.effective_settings],
+        memory=struct_fields(ready.memory),
+        kernels=dict(ready.kernels),
+    )

@@ -1,0 +1,128 @@
+"""The one error type of the HTTP API and its two shapes: OpenAI's on /v1, problem+json everywhere else.
+
+Owns the mapping from exceptions to responses. Knows nothing of what went wrong beyond what it is told.
+Invariant: a response names what was wrong, where, and the remedy; a traceback goes to the log and never to the user.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from db.errors import NotFound, StaleVersion, StoreError
+
+log = logging.getLogger(__name__)
+
+
+class ApiError(Exception):
+    """An answer that is an error. `param` is the request field at fault, `remedy` what the caller can do."""
+
+    def __init__(
+        self, status: int, detail: str, *, param: str | None = None, remedy: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.param = param
+        self.remedy = remedy
+        self.code = code
+
+
+def openai_body(error: ApiError) -> dict[str, Any]:
+    """The error as OpenAI's clients expect it, also as an event inside a stream."""
+    message = error.detail if error.remedy is None else f"{error.detail}. {error.remedy}"
+    kind = "server_error" if error.status >= 500 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": error.param, "code": error.code}}
+
+
+def problem_body(error: ApiError) -> dict[str, Any]:
+    """The error as application/problem+json (RFC 9457)."""
+    body: dict[str, Any] = {
+        "type": "about:blank" if error.code is None else f"urn:pizarra:{error.code}",
+        "title": HTTPStatus(error.status).phrase,
+        "status": error.status,
+        "detail": error.detail,
+    }
+    if error.param is not None:
+        body["param"] = error.param
+    if error.remedy is not None:
+        body["remedy"] = error.remedy
+    return body
+
+
+def error_response(path: str, error: ApiError, headers: dict[str, str] | None = None) -> JSONResponse:
+    if path.startswith("/v1/"):
+        return JSONResponse(openai_body(error), status_code=error.status, headers=headers)
+    return JSONResponse(
+        problem_body(error), status_code=error.status, headers=headers, media_type="application/problem+json"
+    )
+
+
+def validation_error(error: RequestValidationError) -> ApiError:
+    """The first thing wrong with a request's fields, in one sentence."""
+    errors = error.errors()
+    # a field of several types yields one error for each: the deepest belongs to the type that was meant
+    first = max((each for each in errors if each["loc"][:2] == errors[0]["loc"][:2]), key=lambda each: len(each["loc"]))
+    where = [str(part) for part in first["loc"][1:] if not _names_a_type(part)]
+    kind = first["type"]
+    if kind == "json_invalid":
+        reason = first.get("ctx", {}).get("error", "")
+        return ApiError(400, f"the body is not valid JSON: {reason} (at character {first['loc'][-1]})", code="bad_json")
+    if kind == "extra_forbidden":
+        return ApiError(422, f"unknown field {'.'.join(where)!r}", param=".".join(where), code="unknown_field")
+    if not where:
+        return ApiError(400, "the body must be a JSON object sent as application/json", code="bad_body")
+    message = str(first["msg"]).removeprefix("Value error, ")
+    shown = repr(first.get("input"))
+    found = "" if kind == "missing" or len(shown) > 80 else f" (found {shown})"
+    return ApiError(400, f"{'.'.join(where)}: {message}{found}", param=".".join(where), code="invalid_value")
+
+
+def _names_a_type(part: str | int) -> bool:
+    """Whether a part of an error's place is pydantic's name of one type of several, not a field or an index."""
+    return isinstance(part, str) and (part in ("str", "int", "constrained-str") or "[" in part)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Every exception that can leave a route becomes one of the two shapes."""
+
+    async def on_api_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, ApiError)
+        return error_response(request.url.path, error)
+
+    async def on_validation(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return error_response(request.url.path, validation_error(error))
+
+    async def on_store(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, StaleVersion):
+            found = ApiError(409, str(error), param="version", remedy="Reload the conversation", code="stale_version")
+        elif isinstance(error, NotFound):
+            found = ApiError(404, str(error), code="not_found")
+        else:
+            log.error("%s %s: %s", request.method, request.url.path, error)
+            found = ApiError(503, str(error), code="store_error")
+        return error_response(request.url.path, found)
+
+    async def on_http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        detail = f"{request.method} {request.url.path}: {error.detail}"
+        return error_response(request.url.path, ApiError(error.status_code, detail), dict(error.headers or {}))
+
+    async def on_bug(request: Request, error: Exception) -> JSONResponse:
+        log.error("unhandled error in %s %s", request.method, request.url.path, exc_info=error)
+        detail = f"an error inside the server: {type(error).__name__}"
+        remedy = "The log in the data folder (logs/pizarra.log) has the details"
+        return error_response(request.url.path, ApiError(500, detail, remedy=remedy, code="internal_error"))
+
+    app.add_exception_handler(ApiError, on_api_error)
+    app.add_exception_handler(RequestValidationError, on_validation)
+    app.add_exception_handler(StoreError, on_store)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(Exception, on_bug)

@@ -1,0 +1,106 @@
+"""The live feed: topics with sequence numbers, replay after a reconnect, and clients that never hold up a publisher.
+
+Owns the rings of recent messages and the subscribers' queues. Knows nothing of what the topics carry.
+Invariant: `publish` never waits; a client sees each topic's messages in order and without a hole, or is told of the
+hole by `"gap": true` on the first message after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from typing import Any
+
+RING_LENGTH = 600  # ten minutes of a topic that speaks once a second
+MAX_TOPICS = 256  # the topics spoken on least recently are forgotten beyond this
+CLIENT_QUEUE_LENGTH = 2000
+RETAINED = frozenset({"header"})  # topics whose last message is a state: sent at once to a new subscriber
+
+
+class SlowClient(Exception):
+    """A client did not read its messages; it is disconnected and comes back with `since`."""
+
+
+class _Topic:
+    def __init__(self) -> None:
+        # starts at the clock so that numbers of an earlier run of the server are always smaller: a reader sees a gap
+        self.seq = int(time.time() * 1000)
+        self.ring: deque[tuple[int, dict[str, Any]]] = deque(maxlen=RING_LENGTH)
+
+
+class LiveClient:
+    """One connection's subscriptions and outgoing messages."""
+
+    def __init__(self, hub: LiveHub) -> None:
+        self._hub = hub
+        self.topics: set[str] = set()
+        self._queue: asyncio.Queue[str | None] = asyncio.Queue(CLIENT_QUEUE_LENGTH)
+        self.overflowed = False
+
+    def offer(self, text: str) -> None:
+        try:
+            self._queue.put_nowait(text)
+        except asyncio.QueueFull:
+            self.overflowed = True
+
+    async def next(self) -> str:
+        """The next message to send. Raises SlowClient when messages had to be dropped."""
+        text = await self._queue.get()
+        if self.overflowed or text is None:
+            raise SlowClient
+        return text
+
+    def subscribe(self, topics: list[str], since: Mapping[str, int]) -> None:
+        for topic in topics:
+            self.topics.add(topic)
+            self._hub.replay(self, topic, since.get(topic))
+
+    def unsubscribe(self, topics: list[str]) -> None:
+        self.topics.difference_update(topics)
+
+
+class LiveHub:
+    """Publishes to all subscribers. Used from the event loop only."""
+
+    def __init__(self) -> None:
+        self._topics: OrderedDict[str, _Topic] = OrderedDict()
+        self._clients: set[LiveClient] = set()
+
+    def connect(self) -> LiveClient:
+        client = LiveClient(self)
+        self._clients.add(client)
+        return client
+
+    def disconnect(self, client: LiveClient) -> None:
+        self._clients.discard(client)
+
+    def publish(self, topic: str, data: dict[str, Any]) -> None:
+        entry = self._topics.setdefault(topic, _Topic())
+        self._topics.move_to_end(topic)
+        if len(self._topics) > MAX_TOPICS:
+            self._topics.popitem(last=False)
+        entry.seq += 1
+        message = {"topic": topic, "seq": entry.seq, "t": time.time(), "data": data}
+        entry.ring.append((entry.seq, message))
+        readers = [client for client in self._clients if topic in client.topics]
+        if readers:
+            text = json.dumps(message)
+            for client in readers:
+                client.offer(text)
+
+    def replay(self, client: LiveClient, topic: str, since: int | None) -> None:
+        """What the client missed since its last message; for a state topic without one, the newest."""
+        entry = self._topics.get(topic)
+        if entry is None or not entry.ring:
+            return
+        if since is None:
+            if topic in RETAINED:
+                client.offer(json.dumps(entry.ring[-1][1]))
+            return
+        gap = since < entry.ring[0][0] - 1 or since > entry.seq
+        for seq, message in entry.ring:
+            if gap or seq > since:
+                client.offer(json.dumps({**message, "gap": True} if gap and seq == entry.ring[0][0] else message))

@@ -1,0 +1,113 @@
+"""The three long jobs of a model: pull, load, unload.
+
+Owns what each does step by step and when it is refused. Knows nothing of HTTP. Invariant: one job of a kind for a
+model at a time; asking again returns the one that runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.catalog import Catalog
+from app.catalog_entry import CatalogError
+from app.download import PullError
+from app.engines import Engines
+from app.errors import ApiError
+from app.events import EventLog
+from app.jobs import JobError, JobHandle, JobResult, JobRunner
+from db.rows import JobRow
+from engine.config import LoadOptions
+
+
+@dataclass(frozen=True, slots=True)
+class PullWish:
+    """What to fetch: a catalogue id, a hub repository, or a path."""
+
+    source: str
+    revision: str | None = None
+    token: str | None = None
+    accept_license: bool = False
+
+
+class ModelJobs:
+    """Starts the jobs."""
+
+    def __init__(self, jobs: JobRunner, catalog: Catalog, engines: Engines, events: EventLog) -> None:
+        self._events = events
+        self._jobs = jobs
+        self._catalog = catalog
+        self._engines = engines
+
+    def pull(self, wish: PullWish) -> JobRow:
+        async def work(handle: JobHandle) -> JobResult:
+            try:
+                model = await self._catalog.pull(
+                    wish.source,
+                    handle.stage,
+                    revision=wish.revision,
+                    token=wish.token,
+                    accept_license=wish.accept_license,
+                    cancelled=handle.cancelled,
+                )
+            except (CatalogError, PullError, OSError) as error:
+                raise JobError(str(error)) from error
+            if model.error is not None:
+                raise JobError(f"fetched, but it cannot be loaded: {model.error}")
+            return {"model_id": model.id, "path": str(model.path), "size_bytes": model.size_bytes}
+
+        return self._jobs.running("pull", wish.source) or self._jobs.start("pull", wish.source, work)
+
+    def load(self, model_id: str, options: LoadOptions) -> JobRow:
+        running = self._jobs.running("load", model_id)
+        if running is not None:
+            return running
+        engine = self._engines.of_model(model_id)
+        if engine is not None and engine.supervisor.alive:
+            raise ApiError(409, f"{model_id} is already loaded", remedy="Unload it first to change its options")
+
+        async def work(handle: JobHandle) -> JobResult:
+            return await self._engines.load(model_id, options, handle)
+
+        return self._jobs.start("load", model_id, work)
+
+    def unload(self, model_id: str, *, force: bool) -> JobRow:
+        running = self._jobs.running("unload", model_id)
+        if running is not None:
+            return running
+        loading = self._jobs.running("load", model_id)
+        if loading is not None:
+            raise ApiError(409, f"{model_id} is still loading", remedy=f"Cancel the job {loading.id} instead")
+        engine = self._engines.of_model(model_id)
+        if engine is None or not engine.supervisor.alive:
+            raise ApiError(409, f"{model_id} is not loaded")
+
+        async def work(handle: JobHandle) -> JobResult:
+            return await self._engines.unload(model_id, force=force, handle=handle)
+
+        return self._jobs.start("unload", model_id, work)
+
+    def remove(self, model_id: str) -> None:
+        """Delete a model from the disk."""
+        engine = self._engines.of_model(model_id)
+        if (engine is not None and engine.supervisor.alive) or self._jobs.running("load", model_id) is not None:
+            raise ApiError(409, f"{model_id} is loaded", remedy="Unload it first")
+        try:
+            self._catalog.remove(model_id)
+        except CatalogError as error:
+            raise ApiError(404, str(error), param="id") from error
+
+    async def bring_up(self, model_id: str) -> None:
+        """Load a model at start-up; one that is only in the catalogue is pulled first."""
+        try:
+            self._catalog.resolve(model_id)
+        except CatalogError as error:
+            if self._catalog.entry(model_id) is None:
+                self._events.add("start", "error", f"the model to start with: {error}")
+                return
+            pulled = await self._jobs.wait(self.pull(PullWish(model_id)).id)
+            if pulled.state != "succeeded":
+                self._events.add("start", "error", f"{model_id} could not be fetched: {pulled.error}")
+                return
+        loaded = await self._jobs.wait(self.load(model_id, LoadOptions()).id)
+        if loaded.state != "succeeded":
+            self._events.add("start", "error", f"{model_id} could not be loaded: {loaded.error}")

@@ -1,0 +1,97 @@
+"""/api/conversations: chats that the server keeps and whose answers it writes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import uuid
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import Response
+
+from app import schemas
+from app.services import Services, services
+from db.rows import ConversationChanges, ConversationRow
+
+router = APIRouter(prefix="/api/conversations", tags=["conversations"])
+
+
+@router.get("")
+async def list_conversations(
+    q: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100, parts: Services = Depends(services)
+) -> schemas.Conversations:
+    rows = await asyncio.to_thread(parts.store.list_conversations, q, limit)
+    return schemas.Conversations(conversations=[_summary(row) for row in rows])
+
+
+@router.post("", status_code=201)
+async def create(
+    body: schemas.ConversationBody | None = None, parts: Services = Depends(services)
+) -> schemas.Conversation:
+    body = body or schemas.ConversationBody()
+    created = parts.store.create_conversation(
+        uuid.uuid4().hex,
+        title=body.title,
+        system_prompt=body.system_prompt,
+        model_id=body.model_id,
+        sampling=body.sampling.model_dump(exclude_none=True),
+    )
+    return _whole(await asyncio.wrap_future(created), parts)
+
+
+@router.get("/{conversation_id}")
+async def get(conversation_id: str, parts: Services = Depends(services)) -> schemas.Conversation:
+    return _whole(parts.conversations.row(conversation_id), parts)
+
+
+@router.patch("/{conversation_id}")
+async def patch(
+    conversation_id: str, body: schemas.ConversationPatch, parts: Services = Depends(services)
+) -> schemas.Conversation:
+    changes = ConversationChanges()
+    for name in body.model_fields_set - {"version", "sampling"}:
+        changes[name] = getattr(body, name)  # type: ignore[literal-required]
+    if "sampling" in body.model_fields_set:
+        changes["sampling"] = body.sampling.model_dump(exclude_none=True)
+    row = await asyncio.wrap_future(parts.store.patch_conversation(conversation_id, body.version, changes))
+    parts.conversations.tell_summary(row)
+    return _whole(row, parts)
+
+
+@router.delete("/{conversation_id}", status_code=204)
+async def delete(conversation_id: str, parts: Services = Depends(services)) -> Response:
+    await parts.conversations.delete(conversation_id)
+    return Response(status_code=204)
+
+
+@router.post("/{conversation_id}/generate", status_code=202)
+async def generate(
+    conversation_id: str, body: schemas.GenerateBody, parts: Services = Depends(services)
+) -> schemas.Generated:
+    parent_id = body.parent_id
+    if "parent_id" not in body.model_fields_set:
+        parent_id = parts.conversations.row(conversation_id).active_leaf_id
+    started = await parts.conversations.start(
+        conversation_id, version=body.version, content=body.content, parent_id=parent_id, model_id=body.model_id
+    )
+    return schemas.Generated(
+        conversation=_summary(started.conversation),
+        user_message=schemas.Message.model_validate(started.user_message) if started.user_message else None,
+        assistant_message=schemas.Message.model_validate(started.assistant_message),
+    )
+
+
+@router.post("/{conversation_id}/stop", status_code=202)
+async def stop(conversation_id: str, parts: Services = Depends(services)) -> dict[str, str]:
+    parts.conversations.stop(conversation_id)
+    return {"conversation_id": conversation_id}
+
+
+def _summary(row: ConversationRow) -> schemas.ConversationSummary:
+    return schemas.ConversationSummary.model_validate(row)
+
+
+def _whole(row: ConversationRow, parts: Services) -> schemas.Conversation:
+    messages = [dataclasses.asdict(message) for message in parts.conversations.messages_of(row.id)]
+    return schemas.Conversation.model_validate({**dataclasses.asdict(row), "messages": messages})

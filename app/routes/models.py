@@ -1,0 +1,81 @@
+"""/api/models: the list, estimates, and the jobs that load, unload, fetch and delete."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from typing import Any
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+from pydantic import TypeAdapter, ValidationError
+
+from app import schemas
+from app.errors import ApiError
+from app.model_jobs import PullWish
+from app.services import Services, services
+from engine.config import LoadOptions
+
+router = APIRouter(prefix="/api/models", tags=["models"])
+
+_OPTIONS = TypeAdapter(LoadOptions)
+_OPTION_NAMES = frozenset(field.name for field in dataclasses.fields(LoadOptions))
+
+
+def load_options(given: dict[str, Any]) -> LoadOptions:
+    """The operator's wishes as LoadOptions, or a 400 that names the first one at fault (422: unknown)."""
+    unknown = sorted(given.keys() - _OPTION_NAMES)
+    if unknown:
+        known = ", ".join(sorted(_OPTION_NAMES))
+        raise ApiError(
+            422, f"unknown load option {unknown[0]!r}", param=f"options.{unknown[0]}", remedy=f"Known: {known}"
+        )
+    try:
+        return _OPTIONS.validate_json(json.dumps(given), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(["options", *(str(part) for part in first["loc"])])
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise ApiError(400, message if name == "options" else f"{name}: {message}", param=name) from error
+
+
+@router.get("")
+async def list_models(parts: Services = Depends(services)) -> schemas.Models:
+    return schemas.Models(models=await asyncio.to_thread(parts.models.rows))
+
+
+@router.post("/pull", status_code=202)
+async def pull(body: schemas.PullBody, parts: Services = Depends(services)) -> schemas.JobStarted:
+    return schemas.JobStarted(job_id=parts.model_jobs.pull(PullWish(**body.model_dump())).id)
+
+
+@router.post("/{model_id}/estimate")
+async def estimate(
+    model_id: str, body: schemas.LoadBody | None = None, parts: Services = Depends(services)
+) -> schemas.Estimate:
+    options = load_options(body.options if body is not None else {})
+    return schemas.Estimate.model_validate(await parts.engines.estimate(model_id, options))
+
+
+@router.post("/{model_id}/load", status_code=202)
+async def load(
+    model_id: str, body: schemas.LoadBody | None = None, parts: Services = Depends(services)
+) -> schemas.JobStarted:
+    options = load_options(body.options if body is not None else {})
+    await parts.engines.local(model_id)  # an unknown or broken model is this call's error, not the job's
+    return schemas.JobStarted(job_id=parts.model_jobs.load(model_id, options).id)
+
+
+@router.post("/{model_id}/unload", status_code=202)
+async def unload(
+    model_id: str, body: schemas.UnloadBody | None = None, parts: Services = Depends(services)
+) -> schemas.JobStarted:
+    return schemas.JobStarted(job_id=parts.model_jobs.unload(model_id, force=body is not None and body.force).id)
+
+
+@router.delete("/{model_id}", status_code=204)
+async def delete(model_id: str, parts: Services = Depends(services)) -> Response:
+    await parts.engines.local(model_id, allow_broken=True)
+    await asyncio.to_thread(parts.model_jobs.remove, model_id)
+    return Response(status_code=204)

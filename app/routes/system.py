@@ -1,0 +1,119 @@
+"""/health, /ready, /login, /api/engines, /api/settings, /api/events."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hmac
+import os
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Form, Query
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+
+from app import schemas
+from app.engines import Engine, struct_fields
+from app.errors import ApiError
+from app.security import SESSION_COOKIE, session_token
+from app.services import Services, services
+from app.version import app_version
+
+router = APIRouter(tags=["system"])
+
+MAX_SETTING_BYTES = 65536
+
+_LOGIN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Pizarra</title>
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<style>body{{font:16px system-ui;display:grid;place-content:center;height:90vh;color-scheme:light dark}}
+input,button{{font:inherit;padding:.5em;width:100%;box-sizing:border-box;margin-top:.5em}}p{{color:#c33}}</style>
+<form method="post" action="/login"><label>API key <input type="password" name="key" autofocus required
+autocomplete="current-password"></label><button>Log in</button>{message}</form></html>"""
+
+
+@router.get("/health")
+async def health(parts: Services = Depends(services)) -> schemas.Health:
+    return schemas.Health(
+        version=app_version(),
+        uptime_s=time.time() - parts.started_at,
+        home=str(parts.settings.home),
+        pid=os.getpid(),
+    )
+
+
+@router.get("/ready", response_model=schemas.Ready)
+async def ready(parts: Services = Depends(services)) -> Response:
+    loaded = parts.engines.loaded_ids()
+    if loaded:
+        body, status = schemas.Ready(ready=True, models=loaded), 200
+    else:
+        states = [f"{engine.model_id} is {engine.supervisor.state}" for engine in parts.engines.all()]
+        body, status = schemas.Ready(ready=False, reason="; ".join(states) or "no model is loaded"), 503
+    return JSONResponse(body.model_dump(exclude_none=True), status_code=status)
+
+
+@router.get("/login", include_in_schema=False)
+async def login_page() -> HTMLResponse:
+    return HTMLResponse(_LOGIN_PAGE.format(message=""))
+
+
+@router.post("/login", include_in_schema=False)
+async def login(key: Annotated[str, Form()], parts: Services = Depends(services)) -> Response:
+    expected = parts.settings.api_key
+    if expected is not None and not hmac.compare_digest(key.encode(), expected.get_secret_value().encode()):
+        return HTMLResponse(_LOGIN_PAGE.format(message="<p>That is not the key of this server.</p>"), status_code=401)
+    response = RedirectResponse("/", status_code=303)
+    response.set_cookie(SESSION_COOKIE, session_token(key), httponly=True, samesite="strict", max_age=30 * 86400)
+    return response
+
+
+@router.get("/api/engines")
+async def list_engines(parts: Services = Depends(services)) -> schemas.Engines:
+    return schemas.Engines(engines=[_engine(engine) for engine in parts.engines.all()])
+
+
+@router.get("/api/settings")
+async def get_settings(parts: Services = Depends(services)) -> schemas.SettingsValues:
+    return schemas.SettingsValues(settings=parts.store.get_settings())
+
+
+@router.put("/api/settings")
+async def put_settings(body: schemas.SettingsBody, parts: Services = Depends(services)) -> schemas.SettingsValues:
+    for name, value in body.settings.items():
+        if len(repr(value)) > MAX_SETTING_BYTES:
+            raise ApiError(400, f"the setting {name!r} is larger than {MAX_SETTING_BYTES} bytes", param=name)
+    await asyncio.wrap_future(parts.store.set_settings(body.settings))
+    return schemas.SettingsValues(settings=parts.store.get_settings())
+
+
+@router.get("/api/events")
+async def list_events(
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: int | None = None,
+    parts: Services = Depends(services),
+) -> schemas.Events:
+    rows = parts.store.list_events(limit, before)
+    return schemas.Events(events=[schemas.Event.model_validate(row) for row in rows])
+
+
+def _engine(engine: Engine) -> schemas.Engine:
+    supervisor = engine.supervisor
+    ready: dict[str, Any] = {}
+    if supervisor.ready is not None:
+        message = supervisor.ready
+        names = ("device", "device_name", "dtype", "exactness", "exactness_reason", "kernels", "load_s")
+        ready = {name: getattr(message, name) for name in (*names, "num_kv_blocks", "block_size", "max_model_len")}
+        ready["effective_settings"] = [dataclasses.asdict(setting) for setting in message.effective_settings]
+        ready["memory"] = struct_fields(message.memory)
+    return schemas.Engine(
+        id=supervisor.run_id,
+        model_id=supervisor.model_id,
+        state=supervisor.state,
+        pid=supervisor.pid if supervisor.alive else None,
+        options=dataclasses.asdict(supervisor.options),
+        started_at=supervisor.started_at,
+        error=supervisor.error,
+        log_tail=supervisor.log_tail(),
+        stats=struct_fields(supervisor.stats) if supervisor.stats is not None else None,
+        **ready,
+    )

@@ -1,0 +1,345 @@
+"""Bodies of the /api calls: what comes in and what goes out. The ui imports these names.
+
+Owns field names, types and ranges at the edge. Knows nothing of what is done with them. Invariant: bodies that come in
+are strict (no text where a number belongs) and closed (an unknown field is refused).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"half of a surrogate pair at character {error.start}: this is not Unicode text") from None
+    return text
+
+
+# what a caller may send as text: JSON can spell halves of surrogate pairs, which neither UTF-8 nor a tokenizer knows
+Text = Annotated[str, AfterValidator(_encodable)]
+
+
+class Incoming(BaseModel):
+    """Base of every body that comes in."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class Outgoing(BaseModel):
+    """Base of every body that goes out."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+# ---- system ---------------------------------------------------------------------------------------------------------
+
+
+class Health(Outgoing):
+    status: Literal["ok"] = "ok"
+    version: str
+    uptime_s: float
+    home: str
+    pid: int
+
+
+class Ready(Outgoing):
+    ready: bool
+    models: list[str] = []
+    reason: str | None = None
+
+
+class Problem(Outgoing):
+    """Every error of /api, as application/problem+json."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    param: str | None = None
+    remedy: str | None = None
+
+
+# ---- models and engines ---------------------------------------------------------------------------------------------
+
+ModelState = Literal[
+    "available", "on_disk", "downloading", "loading", "loaded", "unloading", "failed", "broken"
+]  # fmt: skip
+
+
+Verdict = Literal["yes", "after_unload", "no", "unknown"]
+
+
+class Fit(Outgoing):
+    fits: Verdict
+    needed_bytes: int | None = None
+    available_bytes: int | None = None
+    short_by_bytes: int | None = None
+
+
+class ModelRow(Outgoing):
+    id: str
+    name: str
+    description: str = ""
+    state: ModelState
+    on_disk: bool
+    path: str | None = None
+    size_bytes: int | None = None
+    format: str | None = None
+    quantization: str | None = None
+    architecture: str | None = None
+    num_parameters: int | None = None
+    context_length: int | None = None
+    license: str | None = None
+    license_url: str | None = None
+    gated: bool = False
+    support: Literal["native", "fallback", "not_yet"] = "native"
+    support_reason: str = ""
+    error: str | None = None
+    fit: Fit
+    sources: list[str] = []
+    drafter_ids: list[str] = []
+    engine_id: str | None = None
+    job_id: str | None = None
+    default: bool = False
+
+
+class Models(Outgoing):
+    models: list[ModelRow]
+
+
+class LoadBody(Incoming):
+    """The wishes for a load; absent ones take the defaults of LoadOptions."""
+
+    options: dict[str, Any] = {}
+
+
+class UnloadBody(Incoming):
+    force: bool = False
+
+
+class PullBody(Incoming):
+    source: str = Field(min_length=1)
+    revision: str | None = None
+    token: str | None = None
+    accept_license: bool = False
+
+
+class JobStarted(Outgoing):
+    job_id: str
+
+
+class Estimate(Outgoing):
+    weights_bytes: int
+    kv_bytes: int
+    workspace_bytes: int
+    runtime_bytes: int
+    total_bytes: int
+    available_bytes: int
+    fits: bool
+    short_by_bytes: int
+    kv_bytes_per_token: int
+    max_model_len: int
+    max_model_len_that_fits: int
+    message: str
+
+
+EngineState = Literal["loading", "ready", "draining", "unloading", "failed", "stopped"]
+
+
+class Engine(Outgoing):
+    id: str
+    model_id: str
+    state: EngineState
+    pid: int | None
+    device: str | None = None
+    device_name: str | None = None
+    dtype: str | None = None
+    exactness: str | None = None
+    exactness_reason: str | None = None
+    effective_settings: list[dict[str, Any]] = []
+    memory: dict[str, int] = {}
+    kernels: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    started_at: float
+    load_s: float | None = None
+    num_kv_blocks: int | None = None
+    block_size: int | None = None
+    max_model_len: int | None = None
+    error: str | None = None
+    log_tail: list[str] = []
+    stats: dict[str, Any] | None = None
+
+
+class Engines(Outgoing):
+    engines: list[Engine]
+
+
+# ---- jobs, requests, events, settings, samples ----------------------------------------------------------------------
+
+
+class Job(Outgoing):
+    id: str
+    kind: str
+    subject: str
+    state: Literal["queued", "running", "succeeded", "failed", "cancelled", "interrupted"]
+    stage: str
+    done: int
+    total: int
+    unit: str
+    message: str
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    error: str | None
+    result: dict[str, Any] | None
+    log: list[str]
+
+
+class Jobs(Outgoing):
+    jobs: list[Job]
+
+
+class Request(Outgoing):
+    id: str
+    engine_run_id: str | None
+    model_id: str
+    source: Literal["chat", "completion", "conversation"]
+    state: Literal["queued", "running", "finished", "failed", "interrupted"]
+    created_at: float
+    finished_at: float | None
+    num_prompt_tokens: int | None
+    num_output_tokens: int | None
+    num_cached_tokens: int | None
+    num_preemptions: int | None
+    queue_s: float | None
+    ttft_s: float | None
+    e2e_s: float | None
+    itl_p95_s: float | None
+    tokens_per_s: float | None
+    drafts: int | None
+    drafted: int | None
+    accepted: int | None
+    finish_reason: str | None
+    error: str | None
+    seed: int | None
+
+
+class Requests(Outgoing):
+    requests: list[Request]
+    next_before: int | None
+
+
+class Event(Outgoing):
+    id: int
+    t: float
+    kind: str
+    severity: Literal["info", "warning", "error"]
+    message: str
+    engine_run_id: str | None
+    data: dict[str, Any]
+
+
+class Events(Outgoing):
+    events: list[Event]
+
+
+class SettingsBody(Incoming):
+    """Settings of the dashboard; only those given are changed."""
+
+    settings: dict[str, Any]
+
+
+class SettingsValues(Outgoing):
+    settings: dict[str, Any]
+
+
+class Samples(Outgoing):
+    t: list[float]
+    columns: dict[str, list[float | None]]
+    step_s: int
+
+
+# ---- conversations --------------------------------------------------------------------------------------------------
+
+
+class Sampling(Incoming):
+    """How answers of a conversation are drawn; an absent field takes the model server's default."""
+
+    temperature: float | None = Field(default=None, ge=0, le=10)
+    top_k: int | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    seed: int | None = Field(default=None, ge=0, lt=2**64)
+    max_tokens: int | None = Field(default=None, ge=1)
+
+
+class ConversationBody(Incoming):
+    title: Text = Field(default="", max_length=200)
+    system_prompt: Text = ""
+    model_id: str | None = None
+    sampling: Sampling = Sampling()
+
+
+class ConversationPatch(Incoming):
+    version: int
+    title: Text = Field(default="", max_length=200)
+    system_prompt: Text = ""
+    sampling: Sampling = Sampling()
+    model_id: str | None = None
+    active_leaf_id: str | None = None
+
+
+class GenerateBody(Incoming):
+    """`content` starts a new turn under `parent_id` (absent: the active leaf); null answers the message `parent_id`."""
+
+    version: int
+    content: Text | None = Field(default=None, min_length=1)
+    parent_id: str | None = None
+    model_id: str | None = None
+
+
+class Message(Outgoing):
+    id: str
+    conversation_id: str
+    parent_id: str | None
+    role: Literal["user", "assistant"]
+    content: str
+    state: Literal["complete", "streaming", "interrupted", "failed"]
+    finish_reason: str | None
+    error: str | None
+    model_id: str | None
+    request_id: str | None
+    stats: dict[str, Any] | None
+    created_at: float
+
+
+class ConversationSummary(Outgoing):
+    id: str
+    title: str
+    model_id: str | None
+    version: int
+    created_at: float
+    updated_at: float
+    num_messages: int
+    generating: bool
+
+
+class Conversation(ConversationSummary):
+    system_prompt: str
+    sampling: dict[str, Any]
+    active_leaf_id: str | None
+    messages: list[Message]
+
+
+class Conversations(Outgoing):
+    conversations: list[ConversationSummary]
+
+
+class Generated(Outgoing):
+    conversation: ConversationSummary
+    user_message: Message | None
+    assistant_message: Message

@@ -1,0 +1,117 @@
+"""The FastAPI application: which parts there are and in what order they start and end.
+
+Owns the wiring. Decides nothing else. Invariant: parts end in the reverse order of need: answers are kept, then jobs
+and engines end, then the records are flushed, then the data folder's lock is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI
+
+from app.catalog import Catalog
+from app.conversations import ConversationService
+from app.devices import DeviceSampler
+from app.engines import Engines
+from app.errors import install_error_handlers
+from app.events import EventLog
+from app.generation import Generations
+from app.header import HeaderPublisher
+from app.home import DATABASE, HomeLock, prepare_home
+from app.jobs import JobRunner
+from app.live import LiveHub
+from app.logs import configure_logging
+from app.model_jobs import ModelJobs
+from app.model_list import ModelList
+from app.recorder import Recorder
+from app.routes import conversations, jobs, live, models, openai, requests, samples, system
+from app.security import Gatekeeper
+from app.services import Services
+from app.settings import ASSETS, Settings
+from app.version import app_version
+from db.store import Store
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The application. Without settings they come from the environment."""
+    settings = settings or Settings()
+    settings.check_bind()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        async with running(settings) as parts:
+            app.state.services = parts
+            yield
+
+    app = FastAPI(title="Pizarra", version=app_version(), lifespan=lifespan, redoc_url=None)
+    app.add_middleware(Gatekeeper, settings=settings)
+    install_error_handlers(app)
+    for module in (system, openai, models, jobs, samples, requests, conversations, live):
+        app.include_router(module.router)
+    return app
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncGenerator[Services]:
+    """The parts, started; ended when the block is left."""
+    prepare_home(settings.home)
+    lock = HomeLock(settings.home)
+    lock.acquire(settings.url)
+    log_handler = configure_logging(settings.home, settings.log_level)
+    try:
+        store = await asyncio.to_thread(Store, settings.home / DATABASE)
+        try:
+            async with _running_parts(settings, store) as parts:
+                yield parts
+        finally:
+            await asyncio.to_thread(store.close)
+    finally:
+        lock.release()
+        logging.getLogger().removeHandler(log_handler)
+        log_handler.close()
+
+
+@asynccontextmanager
+async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Services]:
+    hub = LiveHub()
+    events = EventLog(store, hub)
+    job_runner = JobRunner(store, hub)
+    catalog = Catalog(settings.home, ASSETS)
+    recorder = Recorder(store, DeviceSampler(settings.home), lambda: engines.snapshots(), hub.publish)
+    engines = Engines(settings, catalog, store, events, lambda: recorder.latest, lambda: header.publish())
+    generations = Generations(store, hub, recorder)
+    header = HeaderPublisher(hub, engines, generations, job_runner, recorder, catalog)
+    model_jobs = ModelJobs(job_runner, catalog, engines, events)
+    conversation_service = ConversationService(store, hub, engines, generations)
+    parts = Services(
+        settings=settings,
+        started_at=time.time(),
+        store=store,
+        hub=hub,
+        events=events,
+        jobs=job_runner,
+        catalog=catalog,
+        engines=engines,
+        models=ModelList(catalog, engines, job_runner),
+        model_jobs=model_jobs,
+        generations=generations,
+        conversations=conversation_service,
+    )
+    background = [asyncio.create_task(recorder.run()), asyncio.create_task(header.run())]
+    if settings.model is not None:
+        background.append(asyncio.create_task(model_jobs.bring_up(settings.model)))
+    try:
+        yield parts
+    finally:
+        await conversation_service.shutdown(settings.shutdown_timeout_s)
+        for task in background:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*background, return_exceptions=True)
+        await job_runner.shutdown()
+        await engines.shutdown()

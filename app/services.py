@@ -1,0 +1,46 @@
+"""The parts of the running server, as routes receive them.
+
+Owns only the bundle and the way to it. Knows nothing of how the parts are made (server) or what they do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from starlette.requests import HTTPConnection
+
+from app.catalog import Catalog
+from app.conversations import ConversationService
+from app.engines import Engines
+from app.events import EventLog
+from app.generation import Generations
+from app.jobs import JobRunner
+from app.live import LiveHub
+from app.model_jobs import ModelJobs
+from app.model_list import ModelList
+from app.settings import Settings
+from db.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything a route may call."""
+
+    settings: Settings
+    started_at: float
+    store: Store
+    hub: LiveHub
+    events: EventLog
+    jobs: JobRunner
+    catalog: Catalog
+    engines: Engines
+    models: ModelList
+    model_jobs: ModelJobs
+    generations: Generations
+    conversations: ConversationService
+
+
+def services(connection: HTTPConnection) -> Services:
+    """The dependency: the parts of the server that answers this call."""
+    return cast(Services, connection.app.state.services)

@@ -1,0 +1,110 @@
+"""What the operator can set, from environment variables with the prefix PIZARRA_ and from the command line.
+
+Owns names, defaults and their documentation. Knows nothing of what the parts do with them. Invariant: the command line
+writes its choices into the environment before the server's factory runs, so that both read the same values here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import platformdirs
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+ENV_PREFIX = "PIZARRA_"
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+
+
+class BindError(Exception):
+    """The address may not be listened on. The message says why and what to do."""
+
+
+def _default_home() -> Path:
+    return Path(platformdirs.user_data_dir("pizarra", appauthor=False))
+
+
+class Settings(BaseSettings):
+    """Every setting of the server."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="ignore")
+
+    home: Path = Field(
+        default_factory=_default_home, description="Data folder: database, models, logs, lock. Made if it is not there."
+    )
+    host: str = Field(
+        default="127.0.0.1", description="Address to listen on. Beyond loopback only together with api_key."
+    )
+    port: int = Field(default=7860, ge=0, le=65535, description="Port to listen on; 0 lets the system choose.")
+    model: str | None = Field(
+        default=None, description="Model id to load after start-up; a catalogue model not on disk is pulled first."
+    )
+    api_key: SecretStr | None = Field(
+        default=None, description="When set, every call needs it: as Bearer token, or by logging in at /login."
+    )
+    allowed_hosts: Annotated[list[str], NoDecode] = Field(
+        default=[], description="Further host names this server may be reached by, separated by commas."
+    )
+    drain_timeout_s: float = Field(
+        default=20.0, ge=0, description="How long an unload waits for running requests before it ends them."
+    )
+    shutdown_timeout_s: float = Field(
+        default=5.0, ge=0, description="How long a stopping server lets open responses finish before it cuts them."
+    )
+    kill_timeout_s: float = Field(
+        default=5.0, gt=0, description="How long an engine may take to end after being told, and again after SIGTERM."
+    )
+    engine_command: str = Field(
+        default=f"{shlex.quote(sys.executable)} -m engine.process",
+        description="Command line that starts an engine process, for example to put `numactl` in front.",
+    )
+    log_level: str = Field(default="INFO", description="DEBUG, INFO, WARNING or ERROR.")
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split(cls, hosts: object) -> object:
+        return [name.strip() for name in hosts.split(",") if name.strip()] if isinstance(hosts, str) else hosts
+
+    @field_validator("home")
+    @classmethod
+    def _absolute(cls, home: Path) -> Path:
+        return home.expanduser().absolute()
+
+    @field_validator("log_level")
+    @classmethod
+    def _known_level(cls, level: str) -> str:
+        if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+            raise ValueError(f"log_level={level!r}: known are DEBUG, INFO, WARNING, ERROR")
+        return level.upper()
+
+    @property
+    def url(self) -> str:
+        """Where a browser on this machine reaches the server."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def engine_argv(self) -> list[str]:
+        return shlex.split(self.engine_command)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False  # another name may resolve to anything
+
+    def check_bind(self) -> None:
+        """Refuse an address beyond loopback without a key."""
+        if not self.loopback and self.api_key is None:
+            raise BindError(
+                f"listening on {self.host} would open this server to the network without a key. "
+                "Set PIZARRA_API_KEY, or listen on 127.0.0.1"
+            )

@@ -1,0 +1,207 @@
+"""An engine process without a model: speaks the protocol over the pipe and answers with a fixed text.
+
+Run by the supervisor in place of engine.process. Words in the prompt make it misbehave: CRASH dies after three tokens,
+FAIL answers with an error row, HANG never answers, SLOW takes 30 ms a token, ENDLESS never stops by itself. `--mode`
+makes the load misbehave. What it does with requests it prints, so that tests can read it in the engine's log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from engine import protocol
+from engine.core.outputs import RequestOutput, RequestSummary, RequestTiming
+from engine.vocab import load_vocab
+from tests.app.fake_text import MAX_MODEL_LEN, TEXT
+
+TOKEN_S = 0.001
+
+
+@dataclass
+class Running:
+    """A request being answered."""
+
+    request: protocol.AddRequest
+    prompt: str
+    sent: int = 0
+    next_s: float = 0.0
+
+
+class FakeEngine:
+    def __init__(self, connection: Connection, model: Path) -> None:
+        self.connection = connection
+        self.vocab = load_vocab(model)
+        self.text_ids = self.vocab.encode(TEXT)
+        self.inbox: queue.SimpleQueue[protocol.ToEngine] = queue.SimpleQueue()
+        self.running: dict[str, Running] = {}
+        self.draining = False
+        self.generated = 0
+        self.stats_s = 0.0
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self) -> None:
+        while True:
+            try:
+                data = self.connection.recv_bytes()
+            except (EOFError, OSError):
+                os._exit(0)
+            self.inbox.put(protocol.decode_to_engine(data))
+
+    def send(self, message: protocol.FromEngine) -> None:
+        self.connection.send_bytes(protocol.encode(message))
+
+    def run(self) -> None:
+        while not (self.draining and not self.running):
+            with contextlib.suppress(queue.Empty):
+                self.handle(self.inbox.get(timeout=TOKEN_S))
+            rows = [row for running in list(self.running.values()) if (row := self.step(running)) is not None]
+            if rows:
+                self.send(protocol.StepOutputs(rows))
+            self.send_stats()
+
+    def handle(self, message: protocol.ToEngine) -> None:
+        match message:
+            case protocol.AddRequest():
+                prompt = self.vocab.decode(message.prompt_token_ids)
+                print(f"added {message.request_id} {message.sampling}", flush=True)
+                self.running[message.request_id] = Running(message, prompt)
+            case protocol.AbortRequest():
+                running = self.running.pop(message.request_id, None)
+                print(f"aborted {message.request_id} {message.num_output_tokens} {running is not None}", flush=True)
+                if running is not None and "HANG" not in running.prompt:
+                    self.send(protocol.StepOutputs([self.last_row(running, [], "abort")]))
+            case protocol.Drain():
+                self.draining = True
+            case protocol.Shutdown():
+                print("shutdown", flush=True)
+                sys.exit(0)
+
+    def step(self, running: Running) -> RequestOutput | None:
+        now = time.monotonic()
+        if "HANG" in running.prompt or now < running.next_s:
+            return None
+        if "FAIL" in running.prompt:
+            del self.running[running.request.request_id]
+            return RequestOutput(running.request.request_id, [], "error", "asked to fail")
+        if "CRASH" in running.prompt and running.sent == 3:
+            print("about to crash", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        running.next_s = now + (0.03 if "SLOW" in running.prompt else 0.0)
+        endless = "ENDLESS" in running.prompt or running.request.sampling.ignore_eos
+        token = self.text_ids[running.sent % len(self.text_ids)]
+        reason = None
+        if running.sent == len(self.text_ids) and not endless:
+            token, reason = self.vocab.eos_token_ids[0], "stop"
+        running.sent += 1
+        self.generated += 1
+        if token in running.request.sampling.stop_token_ids:
+            reason = "stop"
+        elif running.sent == running.request.sampling.max_tokens:
+            reason = reason or "length"
+        if reason is not None:
+            del self.running[running.request.request_id]
+            return self.last_row(running, [token], reason)
+        return RequestOutput(running.request.request_id, [token])
+
+    def last_row(self, running: Running, token_ids: list[int], reason: str) -> RequestOutput:
+        summary = RequestSummary(
+            num_prompt_tokens=len(running.request.prompt_token_ids),
+            num_output_tokens=running.sent,
+            seed=7 if running.request.sampling.seed is None else running.request.sampling.seed,
+            timing=RequestTiming(queue_s=0.001),
+        )
+        return RequestOutput(running.request.request_id, token_ids, reason, None, summary)
+
+    def send_stats(self) -> None:
+        if time.monotonic() < self.stats_s:
+            return
+        self.stats_s = time.monotonic() + 0.25
+        self.send(
+            protocol.EngineStats(
+                t_s=time.time(),
+                num_requests_running=len(self.running),
+                num_requests_waiting=0,
+                kv_blocks_total=100,
+                kv_blocks_used=len(self.running),
+                kv_blocks_cached=0,
+                prompt_tokens_total=0,
+                generation_tokens_total=self.generated,
+                requests_finished_total=0,
+                preemptions_total=0,
+                steps_total=self.generated,
+                step_s_total=0.0,
+            )
+        )
+
+
+def load(connection: Connection, mode: str) -> None:
+    """The load, as `mode` wants it to go."""
+
+    def send(message: protocol.FromEngine) -> None:
+        connection.send_bytes(protocol.encode(message))
+
+    send(protocol.LoadProgress("weights", 1, 2))
+    if mode == "crash":
+        print("no such luck", flush=True)
+        os._exit(3)
+    if mode == "fail":
+        send(protocol.EngineFailed("out_of_memory", "asked to fail while loading: lower max_num_seqs"))
+        sys.exit(1)
+    if mode == "slow":
+        time.sleep(30)
+    memory = protocol.EngineMemory(weights_bytes=10, kv_bytes=20, process_bytes=10**7)
+    send(
+        protocol.EngineReady(
+            protocol_version=protocol.PROTOCOL_VERSION if mode != "old" else 0,
+            pid=os.getpid(),
+            architecture="fake",
+            device="cpu",
+            device_name="none",
+            dtype="float32",
+            exactness="bits",
+            exactness_reason="the text is fixed",
+            effective_settings=[],
+            memory=memory,
+            num_kv_blocks=100,
+            block_size=16,
+            max_model_len=MAX_MODEL_LEN,
+            vocab_size=320,
+            num_threads=1,
+            kernels={},
+            load_s=0.1,
+        )
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mode", default="normal")
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--options", type=json.loads, required=True)
+    arguments = parser.parse_args()
+    if arguments.mode == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    connection = Connection(arguments.fd)
+    print(f"options {arguments.options}", flush=True)
+    load(connection, arguments.mode)
+    if arguments.mode == "stubborn":
+        while True:
+            time.sleep(60)
+    FakeEngine(connection, arguments.model).run()
+
+
+main()

@@ -1,0 +1,381 @@
+"""Pulls from the hub, against a stand-in server that speaks its API and can break off, go down, refuse and lie."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pytest
+from huggingface_hub import constants
+from safetensors.numpy import save
+
+from app.catalog import Catalog
+from app.catalog_entry import HubSource
+from app.download import DiskSpaceError, LicenceError, PullCancelledError, PullError
+from app.download_hub import HubFile, choose_files
+from engine.checkpoint import expected_tensors
+from engine.config import ModelConfig
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+COMMIT = "a" * 40
+SHAPES = ModelConfig(
+    architecture="llama",
+    hidden_size=64,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    vocab_size=512,
+    max_position_embeddings=64,
+    rms_norm_eps=1e-5,
+    rope_theta=10000.0,
+    tie_word_embeddings=True,
+)
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
+WEIGHTS = save({name: np.ones(shape, np.float16) for name, shape in expected_tensors(SHAPES)})
+CHUNK = 4096
+CUT = 20 * CHUNK
+
+
+def repo_files(**changes: Any) -> dict[str, bytes]:
+    return {
+        "config.json": json.dumps(CONFIG | changes).encode(),
+        "tokenizer.json": b"{}",
+        "model.safetensors": WEIGHTS,
+        "pytorch_model.bin": b"\x80\x02 a pickle nobody must fetch",
+        "modeling_custom.py": b"raise SystemExit",
+        "original/consolidated.safetensors": b"the same weights in another layout",
+        "README.md": b"# Hello",
+        "LICENSE": b"Do as you like.",
+    }
+
+
+@dataclass
+class StandIn:
+    """What the stand-in hub holds and how it misbehaves."""
+
+    files: dict[str, bytes] = field(default_factory=repo_files)
+    card: dict[str, Any] = field(default_factory=lambda: {"license": "apache-2.0"})
+    gated: str | bool = False
+    token: str | None = None  # required of the client
+    cut_after: int | None = None  # bytes of the weights after which the connection drops, once
+    down_after_cut: bool = False
+    lie: bool = False  # serves other bytes than it announces
+    status: int | None = None  # answer everything with this
+    error_code: str = ""
+    requests: list[str] = field(default_factory=list)
+    ranges: list[str] = field(default_factory=list)
+    sent: int = 0
+
+    def describe(self) -> dict[str, Any]:
+        siblings = []
+        for name, content in self.files.items():
+            oid = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+            sibling: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": oid}
+            if name.endswith((".safetensors", ".gguf")):
+                digest = hashlib.sha256(content).hexdigest()
+                sibling["lfs"] = {"sha256": digest, "size": len(content), "pointerSize": 130}
+            siblings.append(sibling)
+        return {"id": "org/name", "sha": COMMIT, "siblings": siblings, "gated": self.gated, "cardData": self.card}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers /api/models/org/name[/revision/REV] and /org/name/resolve/REV/FILE."""
+
+    stand_in: StandIn
+
+    def do_GET(self) -> None:
+        hub, path = self.stand_in, unquote(urlsplit(self.path).path)
+        hub.requests.append(path)
+        if hub.status is not None:
+            self._answer(hub.status, b"", {"X-Error-Code": hub.error_code})
+        elif hub.token is not None and self.headers.get("authorization") != f"Bearer {hub.token}":
+            self._answer(401, b"", {"X-Error-Code": "GatedRepo"})
+        elif path == "/api/models/org/name" or path in (
+            f"/api/models/org/name/revision/{rev}" for rev in ("v1", COMMIT)
+        ):
+            self._answer(200, json.dumps(hub.describe()).encode(), {"Content-Type": "application/json"})
+        elif path.startswith("/api/models/org/name/revision/"):
+            self._answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
+        elif path.startswith(f"/org/name/resolve/{COMMIT}/"):
+            self._file(path.removeprefix(f"/org/name/resolve/{COMMIT}/"))
+        else:
+            self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+
+    def _file(self, name: str) -> None:
+        hub, content = self.stand_in, self.stand_in.files[name]
+        if hub.lie:
+            content = bytes(len(content))
+        start = 0
+        if wanted := self.headers.get("range"):
+            hub.ranges.append(wanted)
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+        body = content[start:]
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(body)))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        if hub.cut_after is not None and name == "model.safetensors":
+            body, hub.cut_after = body[: hub.cut_after - start], None
+            hub.status = 500 if hub.down_after_cut else None
+            self.close_connection = True
+        self.wfile.write(body)
+        hub.sent += len(body)
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Tests are quiet."""
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StandIn]:
+    stand_in = StandIn()
+    handler = type("BoundHandler", (Handler,), {"stand_in": stand_in})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", CHUNK)  # what arrives in less than a chunk is lost in a break
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    yield stand_in
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    (tmp_path / "home" / "tmp").mkdir(parents=True)
+    return Catalog(tmp_path / "home", ASSETS, hub_cache=tmp_path / "cache")
+
+
+def silent(name: str, done: int = 0, total: int = 0, unit: str = "bytes", message: str = "") -> None:
+    """Progress nobody looks at."""
+
+
+async def test_pull_fetches_weights_settings_and_licence_only(hub: StandIn, catalog: Catalog, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int, str]] = []
+
+    def note(name: str, done: int = 0, total: int = 0, unit: str = "bytes", message: str = "") -> None:
+        seen.append((name, done, total, message))
+
+    model = await catalog.pull("hf:org/name", note)
+    assert (model.id, model.error, model.format) == ("org--name", None, "safetensors")
+    folder = tmp_path / "home" / "models" / "org--name"
+    expected = {"config.json", "tokenizer.json", "model.safetensors", "LICENSE", "source.json"}
+    assert {path.name for path in folder.iterdir()} == expected
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    assert json.loads((folder / "source.json").read_text())["source"] == f"hf:org/name@{COMMIT}"
+    assert not any("pickle" in path or path.endswith((".bin", ".py")) for path in hub.requests)
+    total = sum(len(hub.files[name]) for name in expected - {"source.json"})
+    downloads = [(done, of) for name, done, of, _ in seen if name == "download"]
+    assert downloads[-1] == (total, total)
+    assert any("model.safetensors" in message for _, _, _, message in seen)
+    assert list((tmp_path / "home" / "tmp").iterdir()) == []
+
+
+async def test_pulling_the_same_commit_again_downloads_nothing(hub: StandIn, catalog: Catalog) -> None:
+    await catalog.pull("org/name", silent)
+    hub.requests.clear()
+    await catalog.pull("org/name", silent)
+    assert hub.requests == ["/api/models/org/name"]
+
+
+async def test_a_short_interruption_is_bridged(hub: StandIn, catalog: Catalog) -> None:
+    hub.cut_after = CUT
+    model = await catalog.pull("hf:org/name@v1", silent)
+    assert model.error is None
+    assert hub.ranges == [f"bytes={CUT}-"]
+
+
+async def test_a_broken_off_pull_resumes_where_it_stopped(hub: StandIn, catalog: Catalog) -> None:
+    hub.cut_after, hub.down_after_cut = CUT, True
+    with pytest.raises(PullError, match=r"status 500.*of model\.safetensors are kept: pull again"):
+        await catalog.pull("org/name", silent)
+    assert catalog.local() == []
+    hub.status = None
+    model = await catalog.pull("org/name", silent)
+    assert model.error is None
+    assert hub.ranges == [f"bytes={CUT}-"]
+    assert hub.sent == sum(
+        len(hub.files[name]) for name in ("config.json", "tokenizer.json", "model.safetensors", "LICENSE")
+    )
+
+
+async def test_what_another_commit_left_behind_is_not_mixed_in(hub: StandIn, catalog: Catalog, tmp_path: Path) -> None:
+    stale = tmp_path / "home" / "tmp" / "pull-org--name-bbbbbbbbbbbb"
+    stale.mkdir()
+    (stale / "model.safetensors").write_bytes(b"of another commit")
+    assert (await catalog.pull("org/name", silent)).error is None
+    assert list((tmp_path / "home" / "tmp").iterdir()) == []
+
+
+async def test_a_damaged_partial_file_is_found_out(hub: StandIn, catalog: Catalog, tmp_path: Path) -> None:
+    staging = tmp_path / "home" / "tmp" / f"pull-org--name-{COMMIT[:12]}"
+    staging.mkdir()
+    (staging / "model.safetensors.part").write_bytes(bytes(CUT))
+    with pytest.raises(PullError, match="was removed"):
+        await catalog.pull("org/name", silent)
+    assert (await catalog.pull("org/name", silent)).error is None
+
+
+async def test_one_pull_of_a_model_at_a_time(hub: StandIn, catalog: Catalog) -> None:
+    results = await asyncio.gather(*(catalog.pull("org/name", silent) for _ in range(2)), return_exceptions=True)
+    [refusal] = [result for result in results if isinstance(result, PullError)]
+    assert "is being pulled already" in str(refusal)
+    assert [model.error for model in catalog.local()] == [None]
+
+
+async def test_a_wrong_hash_is_refused_and_the_file_removed(hub: StandIn, catalog: Catalog, tmp_path: Path) -> None:
+    hub.lie = True
+    with pytest.raises(PullError, match=r"has the hash .* expected is .* was removed"):
+        await catalog.pull("org/name", silent)
+    assert catalog.local() == []
+    assert not list((tmp_path / "home" / "tmp").rglob("*.part"))
+
+
+async def test_an_architecture_we_do_not_run_is_refused_before_its_weights(hub: StandIn, catalog: Catalog) -> None:
+    hub.files = repo_files(architectures=["BertForMaskedLM"], model_type="bert")
+    with pytest.raises(PullError, match=r"BertForMaskedLM.*weights were not downloaded"):
+        await catalog.pull("org/name", silent)
+    assert not any(path.endswith("model.safetensors") for path in hub.requests)
+
+
+async def test_a_full_disk_is_noticed_before(
+    hub: StandIn, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=len(WEIGHTS))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(DiskSpaceError, match="org/name needs"):
+        await catalog.pull("org/name", silent)
+    assert hub.requests == ["/api/models/org/name"]
+
+
+async def test_a_licence_with_conditions_is_shown_and_must_be_accepted(hub: StandIn, catalog: Catalog) -> None:
+    hub.card = {"license": "other", "license_name": "strict-1", "license_link": "https://example.org/strict"}
+    with pytest.raises(LicenceError, match="strict-1") as refusal:
+        await catalog.pull("org/name", silent)
+    assert refusal.value.licence_url == "https://example.org/strict"
+    assert hub.requests == ["/api/models/org/name"]
+    assert (await catalog.pull("org/name", silent, accept_license=True)).error is None
+
+
+async def test_a_gated_repository_needs_a_yes_and_a_token(hub: StandIn, catalog: Catalog) -> None:
+    hub.gated, hub.token = "manual", "hf_secret"
+    with pytest.raises(PullError, match="is gated: ask for access") as refusal:
+        await catalog.pull("org/name", silent, accept_license=True)
+    assert "hf_secret" not in str(refusal.value)
+    with pytest.raises(LicenceError):
+        await catalog.pull("org/name", silent, token="hf_secret")
+    model = await catalog.pull("org/name", silent, token="hf_secret", accept_license=True)
+    assert model.error is None
+    assert "hf_secret" not in (model.path / "source.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "code", "expected"),
+    [
+        ("hf:org/name@v9", None, "", "no revision 'v9'"),
+        ("hf:org/other", None, "", "no repository org/other, or it is private"),
+        ("hf:org/name", 403, "", "refuses access to org/name"),
+        ("hf:org/name", 404, "EntryNotFound", "lost a file"),
+        ("hf:org/name:absent.gguf", None, "", "has no file absent.gguf"),
+    ],
+)
+async def test_refusals_of_the_hub_are_told_in_our_words(
+    source: str, status: int | None, code: str, expected: str, hub: StandIn, catalog: Catalog
+) -> None:
+    hub.status, hub.error_code = status, code
+    with pytest.raises(PullError, match=expected):
+        await catalog.pull(source, silent)
+
+
+async def test_no_network_is_told(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(PullError, match=r"connection to http://127\.0\.0\.1:9 failed"):
+        await catalog.pull("org/name", silent)
+
+
+async def test_cancelling_keeps_what_was_fetched_for_the_next_try(
+    hub: StandIn, catalog: Catalog, tmp_path: Path
+) -> None:
+    cancelled = asyncio.Event()
+
+    def stop_at_weights(name: str, done: int = 0, total: int = 0, unit: str = "bytes", message: str = "") -> None:
+        if "model.safetensors" in message:
+            cancelled.set()
+
+    with pytest.raises(PullCancelledError):
+        await catalog.pull("org/name", stop_at_weights, cancelled=cancelled)
+    assert catalog.local() == []
+    [staging] = (tmp_path / "home" / "tmp").iterdir()
+    assert (staging / "config.json").exists()
+
+
+def listing(*names: str) -> list[HubFile]:
+    return [HubFile(name, 1, None, None) for name in names]
+
+
+def test_sharded_weights_are_chosen_without_their_copies() -> None:
+    chosen = choose_files(
+        HubSource("org/name"),
+        listing(
+            "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
+            "consolidated.safetensors", "config.json", "USE_POLICY.md", "onnx/config.json", "../evil.json",
+        ),
+    )  # fmt: skip
+    assert [file.name for file in chosen] == [
+        "USE_POLICY.md", "config.json", "model.safetensors.index.json",
+        "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+    ]  # fmt: skip
+
+
+def test_a_gguf_is_chosen_by_name_or_when_it_is_the_only_one() -> None:
+    one = listing("m.Q8_0.gguf", "README.md")
+    assert [file.name for file in choose_files(HubSource("org/name"), one)] == ["m.Q8_0.gguf"]
+    two = listing("m.Q8_0.gguf", "sub/m.F16.gguf")
+    with pytest.raises(PullError, match=r"2 GGUF files; name one: hf:org/name:FILE.*m\.Q8_0\.gguf, sub/m\.F16\.gguf"):
+        choose_files(HubSource("org/name"), two)
+    [file] = choose_files(HubSource("org/name", file="sub/m.F16.gguf"), two)
+    assert file.local_name == "m.F16.gguf"
+
+
+def test_pickles_and_split_files_are_refused() -> None:
+    with pytest.raises(PullError, match="pickles, which can run code"):
+        choose_files(HubSource("org/name"), listing("config.json", "pytorch_model.bin"))
+    split = listing("m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
+    with pytest.raises(PullError, match="one part of a split GGUF"):
+        choose_files(HubSource("org/name", file="m-00001-of-00002.gguf"), split)

@@ -1,0 +1,99 @@
+"""The estimate: its parts, its verdicts, and that it says what the engine's own sizing will do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.fit import FitEstimate, estimate
+from engine.checkpoint import CheckpointInfo
+from engine.config import GIB, MIB, LoadOptions, ModelConfig
+from engine.core.sizing import RUNTIME_BYTES, plan_kv
+
+SMOLLM = CheckpointInfo(
+    path=Path("model.gguf"),
+    format="gguf",
+    config=ModelConfig(
+        architecture="llama",
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        head_dim=64,
+        vocab_size=49152,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+        rope_theta=100000.0,
+    ),
+    tensors={},
+    quantization="Q4_1",
+    chat_template=None,
+    weights_bytes_on_disk=98 * MIB,
+    num_parameters=134_515_008,
+    metadata={},
+)
+
+
+def check_sum(fit: FitEstimate) -> None:
+    parts = fit.weights_bytes + fit.kv_bytes + fit.workspace_bytes + fit.runtime_bytes
+    assert fit.total_bytes == parts
+    assert fit.short_by_bytes == max(0, parts - fit.available_bytes)
+
+
+def test_a_model_that_fits() -> None:
+    fit = estimate(SMOLLM, LoadOptions(), 8 * GIB, 16 * GIB, "cpu")
+    check_sum(fit)
+    assert fit.fits
+    assert fit.weights_bytes == 2 * 134_515_008
+    assert fit.runtime_bytes == RUNTIME_BYTES
+    assert fit.kv_bytes_per_token == 23040
+    assert fit.max_model_len == 8192
+    assert "of 8.00 GiB available" in fit.message
+    left = 8 * GIB - fit.weights_bytes - fit.workspace_bytes - fit.runtime_bytes
+    assert fit.kv_bytes == plan_kv(SMOLLM.config, LoadOptions(), left, 2).kv_bytes
+
+
+def test_float32_doubles_weights_and_cache() -> None:
+    half = estimate(SMOLLM, LoadOptions(max_model_len=256), 8 * GIB, 16 * GIB, "cpu")
+    full = estimate(SMOLLM, LoadOptions(max_model_len=256, dtype="float32"), 8 * GIB, 16 * GIB, "cpu")
+    assert full.weights_bytes == 2 * half.weights_bytes
+    assert full.kv_bytes == 2 * half.kv_bytes
+
+
+def test_shortened_context_still_fits_and_says_why() -> None:
+    fit = estimate(SMOLLM, LoadOptions(), GIB, 2 * GIB, "cpu")
+    check_sum(fit)
+    assert fit.fits
+    assert fit.max_model_len < 8192
+    assert fit.max_model_len == fit.max_model_len_that_fits
+    assert "kv_cache_memory_bytes" in fit.message
+
+
+def test_weights_that_do_not_fit() -> None:
+    fit = estimate(SMOLLM, LoadOptions(), 512 * MIB, GIB, "cpu")
+    check_sum(fit)
+    assert not fit.fits
+    assert fit.short_by_bytes > 0
+    assert fit.max_model_len_that_fits == 0
+    assert "short by" in fit.message
+
+
+def test_asked_context_that_does_not_fit() -> None:
+    options = LoadOptions(max_model_len=8192, kv_cache_memory_bytes=64 * MIB)
+    fit = estimate(SMOLLM, options, 8 * GIB, 16 * GIB, "cpu")
+    check_sum(fit)
+    assert not fit.fits
+    assert fit.short_by_bytes == 0
+    assert 0 < fit.max_model_len_that_fits < 8192
+    assert str(fit.max_model_len_that_fits) in fit.message
+
+
+@pytest.mark.parametrize(("utilization", "fits"), [(0.9, True), (0.2, False)])
+def test_a_gpu_counts_only_its_share(utilization: float, fits: bool) -> None:
+    options = LoadOptions(gpu_memory_utilization=utilization)
+    fit = estimate(SMOLLM, options, 7 * GIB, 8 * GIB, "cuda")
+    check_sum(fit)
+    assert fit.fits is fits
+    assert fit.available_bytes == int(8 * GIB * utilization) - GIB
