@@ -65,9 +65,8 @@ def report(loaded: LoadedEngine, threads: int) -> None:
     """What was measured, and with what."""
     bandwidth = read_bandwidth(torch.device("cpu")) / 1e9
     kernels = ", ".join(sorted({choice.backend for choice in loaded.runner.kernels}))
-    print(
-        f"{datetime.datetime.now().astimezone():%Y-%m-%d}, {loaded.plan.device.name}, {threads} threads, read bandwidth {bandwidth:.1f} GB/s"
-    )
+    today, device = f"{datetime.datetime.now().astimezone():%Y-%m-%d}", loaded.plan.device.name
+    print(f"{today}, {device}, {threads} threads, read bandwidth {bandwidth:.1f} GB/s")
     print(f"{loaded.info.path.name}, {loaded.runner.dtype}, kernels: {kernels}, exactness: {loaded.exactness.level}\n")
     print("| batch | Pizarra tok/s | transformers bf16 | transformers fp32 | ratio to the faster |")
     print("|---|---|---|---|---|")

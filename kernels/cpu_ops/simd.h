@@ -105,13 +105,19 @@ inline Vec fma(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// Sum of the lanes in one fixed order.
+typedef float Vec8 __attribute__((vector_size(32)));
+typedef float Vec4 __attribute__((vector_size(16)));
+
+// Sum of the lanes in one fixed order: halves onto halves.
 inline float sum(Vec v) {
-    float lanes[kLanes];
-    store(lanes, v);
-    for (int width = kLanes / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-    return lanes[0];
+#if defined(__AVX512F__)
+    const Vec8 eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                       __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+    const Vec8 eight = v;
+#endif
+    const Vec4 four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 // e^x, relative error below 2e-7; underflows to 0 below -87. Range reduction by ln 2 in two parts, degree-6 polynomial.
