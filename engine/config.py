@@ -29,6 +29,8 @@ class LoadOptions:
     gpu_memory_utilization: float = 0.9  # share of the device's total memory the engine may use (GPU only)
     kv_cache_memory_bytes: int | None = None  # exact size of the KV pool; None: sized from free memory and a cap
     block_size: int = 16  # tokens a KV block holds
+    enable_prefix_caching: bool = True  # requests that begin alike share the blocks of what is alike
+    long_prefill_token_threshold: int = 0  # most tokens of one request in a step; 0: only max_num_batched_tokens counts
     num_threads: int | None = None  # CPU threads; None: the cores of this machine, divided among loaded engines
     tensor_parallel_size: int = 1  # refused above 1 until it exists
 
@@ -42,6 +44,7 @@ class LoadOptions:
             ("max_num_seqs", 1, 1024),
             ("max_num_batched_tokens", 16, 65536),
             ("block_size", 1, 1024),
+            ("long_prefill_token_threshold", 0, 65536),
             ("max_model_len", 1, 10_000_000),
             ("num_threads", 1, 1024),
             ("kv_cache_memory_bytes", 1, 1 << 50),

@@ -10,9 +10,11 @@ import secrets
 import time
 from collections.abc import Sequence
 
+from engine.config import LoadOptions
 from engine.core.block_pool import BlockPool
 from engine.core.kv_cache_manager import KVCacheManager
 from engine.core.outputs import RequestOutput
+from engine.core.prefix import PrefixHasher
 from engine.core.request import FinishReason, Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
@@ -27,25 +29,38 @@ class Engine:
     def __init__(
         self,
         executor: Executor,
+        options: LoadOptions,
         *,
         num_blocks: int,
-        block_size: int,
         max_model_len: int,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
         vocab_size: int,
         eos_token_ids: Sequence[int],
+        model_identity: str,
     ) -> None:
+        """num_blocks counts the null block. model_identity: what tells this model's cached blocks from another's."""
         self.executor = executor
         self.pool = BlockPool(num_blocks)
-        self.scheduler = Scheduler(KVCacheManager(self.pool, block_size), max_num_seqs, max_num_batched_tokens)
+        size = options.block_size
+        hasher = PrefixHasher(f"{model_identity}\0{size}", size) if options.enable_prefix_caching else None
+        self.scheduler = Scheduler(
+            KVCacheManager(self.pool, size, hasher),
+            options.max_num_seqs,
+            options.max_num_batched_tokens,
+            options.long_prefill_token_threshold,
+        )
         self.counters = EngineCounters()
         self.max_model_len = max_model_len
         self.vocab_size = vocab_size
         self.eos_token_ids = frozenset(eos_token_ids)
 
     def add_request(
-        self, request_id: str, prompt_token_ids: list[int], sampling: SamplingParams, priority: int = 0
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
     ) -> RequestOutput | None:
         """Queues a request; returns its error row when it cannot be served."""
         fault = self._fault(request_id, prompt_token_ids)
@@ -63,6 +78,7 @@ class Engine:
                 end_token_ids=ends,
                 max_output_tokens=min(sampling.max_tokens, self.max_model_len - len(prompt_token_ids)),
                 priority=priority,
+                cache_salt=cache_salt,
             )
         )
         return None
@@ -109,7 +125,7 @@ class Engine:
             num_requests_waiting=len(self.scheduler.waiting),
             kv_blocks_total=self.pool.num_total,
             kv_blocks_used=self.pool.num_used,
-            kv_blocks_cached=0,
+            kv_blocks_cached=self.pool.num_cached,
             prompt_tokens_total=counters.prompt_tokens_total,
             generation_tokens_total=counters.generation_tokens_total,
             requests_finished_total=counters.requests_finished_total,
@@ -119,6 +135,8 @@ class Engine:
             drafts_total=counters.drafts_total,
             drafted_total=counters.drafted_total,
             accepted_total=counters.accepted_total,
+            prefix_cache_queries_total=self.scheduler.prefix_queries,
+            prefix_cache_hits_total=self.scheduler.prefix_hits,
         )
 
     def _fault(self, request_id: str, prompt_token_ids: list[int]) -> str | None:

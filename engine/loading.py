@@ -57,13 +57,12 @@ def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedE
     exactness = probe(runner, options, plan.kv.num_blocks, plan.kv.max_model_len)
     engine = Engine(
         runner,
+        options,
         num_blocks=plan.kv.num_blocks,
-        block_size=options.block_size,
         max_model_len=plan.kv.max_model_len,
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
         vocab_size=info.config.vocab_size,
         eos_token_ids=info.config.eos_token_ids,
+        model_identity=f"{info.path}\0{info.weights_bytes_on_disk}\0{plan.dtype}",
     )
     settings = [*plan.settings, *_kernel_settings(runner)]
     return LoadedEngine(engine, runner, info, plan, exactness, settings, time.monotonic() - start)

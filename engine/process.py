@@ -100,7 +100,11 @@ class EngineProcess:
                 )
             case AddRequest():
                 return self.engine.add_request(
-                    message.request_id, message.prompt_token_ids, message.sampling, message.priority
+                    message.request_id,
+                    message.prompt_token_ids,
+                    message.sampling,
+                    priority=message.priority,
+                    cache_salt=message.cache_salt,
                 )
             case AbortRequest():
                 return self.engine.abort_request(message.request_id, message.num_output_tokens)

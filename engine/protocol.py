@@ -31,7 +31,8 @@ class AddRequest(_Message, frozen=True):
     request_id: str
     prompt_token_ids: list[int]
     sampling: SamplingParams
-    priority: int = 0
+    priority: int = 0  # lower is served first
+    cache_salt: str = ""  # only requests of one salt share cached blocks
 
 
 class AbortRequest(_Message, frozen=True):
@@ -121,6 +122,8 @@ class EngineStats(_Message, frozen=True):
     drafts_total: int = 0
     drafted_total: int = 0
     accepted_total: int = 0
+    prefix_cache_queries_total: int = 0  # prompt tokens looked up in the prefix cache
+    prefix_cache_hits_total: int = 0  # and those found there
 
 
 class EngineFailed(_Message, frozen=True):

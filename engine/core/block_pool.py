@@ -1,12 +1,14 @@
-"""All KV blocks of an engine: which are free, which are used, and by how many.
+"""All KV blocks of an engine: which are free, which are used and by how many, and what the full ones hold.
 
-Owns block ids and reference counts; knows nothing of requests, tokens or tensors. Block 0 is the null block: never
-handed out, used as padding. Invariant, proved by `check()`: free + used = total, and a block is free exactly when
-nobody refers to it. (PagedAttention, arXiv 2309.06180.)
+Owns block ids, reference counts and the map from hashes to blocks; knows nothing of requests or tensors. Block 0 is the
+null block: never handed out, used as padding. A block that nobody refers to keeps its contents until it is taken again,
+so a prefix can be found in it: it is free and cached at once. Invariant, proved by `check()`: free + cached + used =
+total, and a block is used exactly when somebody refers to it. (PagedAttention, arXiv 2309.06180.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 NULL_BLOCK_ID = 0
@@ -14,10 +16,16 @@ NULL_BLOCK_ID = 0
 
 @dataclass(slots=True, eq=False)
 class KVCacheBlock:
-    """One physical block. `previous` and `following` link it into the free queue while it is free."""
+    """One physical block.
+
+    block_hash, token_ids: the name and contents of a full block that can be found; None otherwise. `previous` and
+    `following` link it into the free queue while nobody refers to it.
+    """
 
     block_id: int
     ref_count: int = 0
+    block_hash: bytes | None = None
+    token_ids: tuple[int, ...] | None = None
     previous: KVCacheBlock | None = field(default=None, repr=False)
     following: KVCacheBlock | None = field(default=None, repr=False)
 
@@ -79,6 +87,7 @@ class BlockPool:
             raise ValueError(f"a pool of {num_blocks} blocks: at least 2 are needed, the null block and one to use")
         self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
         self._free = FreeBlockQueue()
+        self._by_hash: dict[bytes, KVCacheBlock] = {}
         for block in self.blocks[1:]:
             self._free.append(block)
 
@@ -87,21 +96,52 @@ class BlockPool:
         return len(self.blocks) - 1
 
     @property
-    def num_free(self) -> int:
+    def num_available(self) -> int:
+        """Blocks that can be taken: free and cached ones."""
         return len(self._free)
 
     @property
+    def num_cached(self) -> int:
+        """Blocks that nobody refers to and whose contents can still be found."""
+        return sum(block.ref_count == 0 for block in self._by_hash.values())
+
+    @property
     def num_used(self) -> int:
-        return self.num_total - self.num_free
+        return self.num_total - self.num_available
 
     def allocate(self, count: int) -> list[KVCacheBlock] | None:
-        """`count` blocks with one reference each, or None having changed nothing."""
+        """`count` blocks with one reference each, least recently used first, or None having changed nothing."""
         if count > len(self._free):
             return None
         taken = [self._free.pop_first() for _ in range(count)]
         for block in taken:
+            self._forget(block)
             block.ref_count = 1
         return taken
+
+    def find(self, block_hash: bytes, token_ids: tuple[int, ...]) -> KVCacheBlock | None:
+        """The block that holds these tokens under this hash; it is not taken. A collision of hashes is no hit."""
+        block = self._by_hash.get(block_hash)
+        return block if block is not None and block.token_ids == token_ids else None
+
+    def share(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """One more reference to each."""
+        for block in blocks:
+            if block.ref_count == 0:
+                self._free.remove(block)
+            block.ref_count += 1
+
+    def name(self, block: KVCacheBlock, block_hash: bytes, token_ids: tuple[int, ...]) -> None:
+        """Lets a full block be found. Of several equal ones, the first is."""
+        if block.block_hash is None and block_hash not in self._by_hash:
+            block.block_hash, block.token_ids = block_hash, token_ids
+            self._by_hash[block_hash] = block
+
+    def _forget(self, block: KVCacheBlock) -> None:
+        """Evicts a block's contents."""
+        if block.block_hash is not None:
+            del self._by_hash[block.block_hash]
+            block.block_hash = block.token_ids = None
 
     def release(self, blocks: list[KVCacheBlock]) -> None:
         """Drops one reference of each, last block first, so that the tail of a sequence is reused before its start."""
@@ -120,3 +160,6 @@ class BlockPool:
         in_use = {block.block_id for block in self.blocks[1:] if block.ref_count > 0}
         assert not in_use & set(free), f"free and used at once: {sorted(in_use & set(free))}"
         assert len(in_use) + len(free) == self.num_total, f"{self.num_total - len(in_use) - len(free)} blocks are lost"
+        named = {block.block_id for block in self.blocks if block.block_hash is not None}
+        found = {block.block_id for block in self._by_hash.values()}
+        assert named == found, f"named but not found, or the reverse: {sorted(named ^ found)}"

@@ -39,7 +39,8 @@ class Request:
     """One sequence to continue.
 
     token_ids: prompt and output together. seed: the 64-bit key of its noise. end_token_ids: tokens that end the answer.
-    max_output_tokens: clipped by the engine so that the sequence fits `max_model_len`.
+    max_output_tokens: clipped by the engine so that the sequence fits `max_model_len`. priority: lower is served first.
+    cache_salt: only requests of one salt share cached blocks. block_hashes: of its full blocks, as far as needed.
     """
 
     request_id: str
@@ -49,9 +50,13 @@ class Request:
     end_token_ids: frozenset[int]
     max_output_tokens: int
     priority: int = 0
+    cache_salt: str = ""
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
     num_preemptions: int = 0
+    num_published_blocks: int = 0
+    block_hashes: list[bytes] = field(default_factory=list)
     num_prompt_tokens: int = field(init=False)
     arrival_s: float = field(default_factory=time.monotonic)
     scheduled_s: float | None = None
@@ -64,6 +69,16 @@ class Request:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Who goes first: the lower priority number, then the earlier arrival."""
+        return self.priority, self.arrival_s
+
+    @property
+    def max_num_tokens(self) -> int:
+        """What it may grow to."""
+        return self.num_prompt_tokens + self.max_output_tokens
 
     @property
     def num_output_tokens(self) -> int:
@@ -91,6 +106,7 @@ class Request:
         return RequestSummary(
             num_prompt_tokens=self.num_prompt_tokens,
             num_output_tokens=self.num_output_tokens if num_output_tokens is None else num_output_tokens,
+            num_cached_tokens=self.num_cached_tokens,
             num_preemptions=self.num_preemptions,
             seed=self.seed,
             timing=RequestTiming(

@@ -2,13 +2,15 @@
 
 One invariant instead of phases: a request wants `num_tokens - num_computed_tokens`, capped by the step's budget. A
 prompt, a chunk of it, a decode step and a recomputed sequence are that same line (design, section 4; after vLLM's V1
-scheduler). Knows no tensors and no text. Running requests are served before waiting ones, oldest first; without room,
-the youngest running request is preempted and recomputed later, so the oldest always progresses.
+scheduler). Knows no tensors and no text. Running requests are served before waiting ones, by rank (priority, then
+arrival); without room, the last in rank is preempted and recomputed later, so the first always progresses. New requests
+leave a small reserve of blocks to those that run, which saves most preemptions, and one that was preempted often comes
+back only with room for all of it.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +18,9 @@ from engine.core.kv_cache_manager import KVCacheManager
 from engine.core.outputs import RequestOutput
 from engine.core.request import FinishReason, Request, RequestStatus
 from engine.core.sampling_params import SamplingParams
+
+WATERMARK_SHARE = 0.02  # of the pool, kept from new requests while others run
+MAX_PREEMPTIONS = 3  # after these a request waits until the whole of it fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +66,21 @@ class StepResult:
 class Scheduler:
     """Continuous batching over one block pool."""
 
-    def __init__(self, kv: KVCacheManager, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self, kv: KVCacheManager, max_num_seqs: int, max_num_batched_tokens: int, long_prefill_token_threshold: int = 0
+    ) -> None:
+        """long_prefill_token_threshold: the most tokens of one request in a step; 0: only the budget counts."""
         self.kv = kv
+        self.most_per_request = long_prefill_token_threshold or max_num_batched_tokens
+        self.watermark = int(kv.pool.num_total * WATERMARK_SHARE)
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.requests: dict[str, Request] = {}
         self.running: list[Request] = []
-        self.waiting: deque[Request] = deque()
+        self.waiting: list[Request] = []  # both sorted by rank
         self.num_preemptions = 0
+        self.prefix_queries = 0  # prompt tokens looked up in the cache, and those found there
+        self.prefix_hits = 0
         self._ended: list[str] = []
 
     def add(self, request: Request) -> None:
@@ -76,7 +88,7 @@ class Scheduler:
         if request.request_id in self.requests:
             raise ValueError(f"request id {request.request_id!r} is in use")
         self.requests[request.request_id] = request
-        self.waiting.append(request)
+        bisect.insort(self.waiting, request, key=_rank)
 
     def has_work(self) -> bool:
         """Whether there is anything to run."""
@@ -86,7 +98,7 @@ class Scheduler:
         """The next step's plan. May be empty, when nothing is there to run."""
         budget = self.max_num_batched_tokens
         scheduled: dict[str, ScheduledRequest] = {}
-        preempted = self.num_preemptions
+        preemptions = self.num_preemptions
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
@@ -97,7 +109,10 @@ class Scheduler:
                 scheduled[request.request_id] = share
                 budget -= len(share.token_ids)
         while (
-            self.waiting and budget > 0 and len(self.running) < self.max_num_seqs and preempted == self.num_preemptions
+            self.waiting
+            and budget > 0
+            and len(self.running) < self.max_num_seqs
+            and preemptions == self.num_preemptions
         ):
             share = self._admit(self.waiting[0], budget)
             if share is None:
@@ -112,7 +127,10 @@ class Scheduler:
         rows: list[RequestOutput] = []
         for share in plan.requests:
             request = self.requests.get(share.request_id)
-            if request is None or not share.samples:
+            if request is None or request.status is not RequestStatus.RUNNING:
+                continue
+            self.kv.publish(request)
+            if not share.samples:
                 continue
             taken: list[int] = []
             reason: FinishReason | None = None
@@ -135,7 +153,7 @@ class Scheduler:
 
     def _schedule_running(self, request: Request, budget: int) -> ScheduledRequest | None:
         """The request's share, after making room by preempting the youngest; None when it had to yield itself."""
-        count = min(request.num_tokens - request.num_computed_tokens, budget)
+        count = min(request.num_tokens - request.num_computed_tokens, budget, self.most_per_request)
         while True:
             added = self.kv.allocate_slots(request.request_id, request.num_computed_tokens + count)
             if added is not None:
@@ -146,13 +164,25 @@ class Scheduler:
                 return None
 
     def _admit(self, request: Request, budget: int) -> ScheduledRequest | None:
-        count = min(request.num_tokens, budget)
-        added = self.kv.allocate_slots(request.request_id, count)
+        """The first share of a waiting request, behind what the cache has of it; None when there is no room."""
+        prefix = self.kv.cached_prefix(request)
+        cached = len(prefix) * self.kv.block_size
+        count = min(request.num_tokens - cached, budget, self.most_per_request)
+        spare = self.watermark if self.running else 0
+        if request.num_preemptions >= MAX_PREEMPTIONS and self.running:
+            spare += self.kv.blocks_for(request.max_num_tokens) - self.kv.blocks_for(cached + count)
+        added = self.kv.allocate_slots(request.request_id, cached + count, prefix=prefix, spare=spare)
         if added is None:
             return None
-        self.waiting.popleft()
-        self.running.append(request)
+        self.waiting.remove(request)
+        bisect.insort(self.running, request, key=_rank)
         request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = cached
+        request.num_published_blocks = len(prefix)
+        if request.num_preemptions == 0:
+            request.num_cached_tokens = cached
+            self.prefix_queries += request.num_tokens
+            self.prefix_hits += cached
         return self._share(request, count, added, first=True)
 
     def _share(self, request: Request, count: int, block_ids: list[int], *, first: bool) -> ScheduledRequest:
@@ -177,10 +207,10 @@ class Scheduler:
         self.running.remove(request)
         self.kv.free(request.request_id)
         request.status = RequestStatus.PREEMPTED
-        request.num_computed_tokens = 0
+        request.num_computed_tokens = request.num_published_blocks = 0
         request.num_preemptions += 1
         self.num_preemptions += 1
-        self.waiting.appendleft(request)
+        bisect.insort(self.waiting, request, key=_rank)
         self._ended.append(request.request_id)
 
     def _row(self, request: Request, token_ids: list[int], reason: FinishReason | None) -> RequestOutput:
@@ -199,3 +229,7 @@ class Scheduler:
         self.kv.free(request.request_id)
         del self.requests[request.request_id]
         self._ended.append(request.request_id)
+
+
+def _rank(request: Request) -> tuple[int, float]:
+    return request.rank

@@ -16,7 +16,7 @@ def test_blocks_are_handed_out_in_order_and_reused_tail_first() -> None:
     assert first is not None
     assert [block.block_id for block in first] == [1, 2, 3]
     pool.release(first)
-    assert pool.num_free == 5
+    assert pool.num_available == 5
     again = pool.allocate(5)
     assert again is not None
     assert [block.block_id for block in again] == [4, 5, 3, 2, 1]
@@ -26,7 +26,7 @@ def test_blocks_are_handed_out_in_order_and_reused_tail_first() -> None:
 def test_allocation_is_all_or_nothing() -> None:
     pool = BlockPool(4)
     assert pool.allocate(4) is None
-    assert (pool.num_free, pool.num_used) == (3, 0)
+    assert (pool.num_available, pool.num_used) == (3, 0)
     pool.check()
 
 
@@ -72,11 +72,11 @@ def test_any_sequence_of_operations_keeps_the_invariant(operations: list[tuple[s
     """A length of 0 frees the request."""
     kv = KVCacheManager(BlockPool(12), block_size=4)
     for name, length in operations:
-        before = kv.block_ids(name), kv.pool.num_free
+        before = kv.block_ids(name), kv.pool.num_available
         if length == 0:
             kv.free(name)
         elif kv.allocate_slots(name, length) is None:
-            assert (kv.block_ids(name), kv.pool.num_free) == before
+            assert (kv.block_ids(name), kv.pool.num_available) == before
         else:
             assert len(kv.block_ids(name)) * 4 >= length
         kv.check()

@@ -68,7 +68,7 @@ def test_a_chunk_leaves_a_row_for_those_that_run_behind_it() -> None:
     s.add(request("long", 40))
     s.schedule()
     s.add(request("behind", 1, output=9))
-    s.running.append(s.waiting.popleft())  # as if it had been admitted while the long prompt was cut up
+    s.running.append(s.waiting.pop(0))  # as if it had been admitted while the long prompt was cut up
     plan = s.schedule()
     assert [(r.request_id, len(r.token_ids)) for r in plan.requests] == [("long", 7), ("behind", 1)]
 
