@@ -171,8 +171,9 @@ class Catalog:
         pinned = str(HubSource(source.repo, snapshot.commit, source.file))
         if self._is_current(model_id, pinned):
             return
-        staging = self._tmp / f"pull-{model_id}-{snapshot.commit[:12]}"
-        for stale in self._tmp.glob(f"pull-{model_id}-*"):
+        # "@" occurs in no id: what another model with a longer name has fetched must not be taken for this one's
+        staging = self._tmp / f"pull-{model_id}@{snapshot.commit[:12]}"
+        for stale in self._tmp.glob(f"pull-{model_id}@*"):
             if stale != staging:
                 shutil.rmtree(stale)
         staging.mkdir(parents=True, exist_ok=True)
@@ -249,7 +250,10 @@ class Catalog:
 
 def _existing_path(source: str) -> Path | None:
     """`source` as a path, if it is one: by its look, or because `owner/name` happens to exist here as a folder."""
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError as error:
+        raise PullError(f"{source}: there is no such user's home folder") from error
     looks_like_path = source.startswith(("/", "./", "../", "~"))
     if not looks_like_path and (source.startswith("hf:") or not path.exists()):
         return None

@@ -197,6 +197,7 @@ def _listen(settings: Settings) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen()  # SO_REUSEADDR lets a second program bind as well, as long as nobody listens
     except OSError as error:
         _fail(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}. "

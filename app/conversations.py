@@ -165,16 +165,16 @@ class ConversationService:
         return None, path[-1].id, path
 
     async def _generation(self, engine: Engine, row: ConversationRow, turns: Sequence[MessageRow]) -> Generation:
-        if engine.template is None:
+        if engine.chat is None:
             raise ApiError(
-                409, engine.template_error, remedy="Use the Playground, or load an instruct model", param="model_id"
+                409, engine.chat_error, remedy="Use the Playground, or load an instruct model", param="model_id"
             )
         system = [{"role": "system", "content": row.system_prompt}] if row.system_prompt else []
         try:
-            text = engine.template.render([*system, *({"role": m.role, "content": m.content} for m in turns)])
+            messages = [*system, *({"role": m.role, "content": m.content} for m in turns)]
+            prompt = await asyncio.to_thread(engine.chat.encode, messages)
         except ChatTemplateError as error:
             raise ApiError(400, str(error), param="content") from error
-        prompt = await asyncio.to_thread(engine.vocab.encode, text, add_special_tokens=False)
         wishes = dict(row.sampling)
         # an answer may be shorter than asked where the context ends: it says "length" then, and the chat can go on
         limit = room_for_output(engine, len(prompt), wishes.pop("max_tokens", None), clip=True)

@@ -81,9 +81,10 @@ class EngineClient:
         """Start a request. Raises EngineGone when the engine has ended."""
         if self._gone is not None:
             raise self._gone
+        data = encode(request)  # first: a request that cannot be encoded leaves nothing behind
         stream = RequestStream(request.request_id)
         self._streams[request.request_id] = stream
-        self.send(request)
+        self._outbox.put(data)
         return stream
 
     def abort(self, request_id: str, num_output_tokens: int | None = None) -> None:

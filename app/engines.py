@@ -25,6 +25,7 @@ from app.events import EventLog
 from app.fit import FitEstimate, estimate
 from app.jobs import JobError, JobHandle, JobResult
 from app.logs import prune_engine_logs
+from app.prompt import PromptEncoder
 from app.recorder import EngineSnapshot
 from app.settings import Settings
 from app.supervisor import EngineStartError, EngineSupervisor
@@ -45,8 +46,8 @@ class Engine:
 
     supervisor: EngineSupervisor
     vocab: Vocab
-    template: ChatTemplate | None
-    template_error: str  # why there is no template, "" when there is one
+    chat: PromptEncoder | None
+    chat_error: str  # why it cannot chat, "" when it can
 
     @property
     def model_id(self) -> str:
@@ -105,8 +106,13 @@ class Engines:
                 503, str(engine.supervisor.error), remedy="Load the model again", param="model", code="engine_failed"
             )
         if not loaded:
-            state = "no model is loaded" if engine is None else f"the model {model_id} is {engine.supervisor.state}"
-            raise ApiError(503, state, remedy="Load one on the Models page and try again", code="no_model_loaded")
+            others = "".join(f"; {each.model_id} is {each.supervisor.state}" for each in self.all())
+            raise ApiError(
+                503,
+                f"no model is loaded{others}",
+                remedy="Load one on the Models page and try again",
+                code="no_model_loaded",
+            )
         raise ApiError(
             404,
             f"the model {model_id!r} is not loaded; loaded: {', '.join(loaded)}",
@@ -142,7 +148,7 @@ class Engines:
         """What unloading everything would give back, as the engines stated it when they were ready."""
         return sum(
             engine.ready.memory.process_bytes
-            for engine in self._engines.values()
+            for engine in self.all()
             if engine.supervisor.alive and engine.supervisor.ready is not None
         )
 
@@ -166,19 +172,19 @@ class Engines:
         return estimate(model.info, options, available, total, device)
 
     async def load(self, model_id: str, options: LoadOptions, handle: JobHandle) -> JobResult:
-        """The work of a load job."""
-        handle.stage("check")
-        model = await self.local(model_id)
-        try:
-            vocab = await asyncio.to_thread(load_vocab, model.path)
-        except VocabError as error:
-            raise JobError(str(error)) from error
-        template, template_error = _template_of(vocab)
-        if template_error:
-            handle.log(template_error)
+        """The work of a load job. Loads go one after the other, in the order they were asked for."""
         if self._load_lock.locked():
             handle.stage("queued", message="waiting for another load to finish")
         async with self._load_lock:
+            handle.stage("check")
+            model = await self.local(model_id)
+            try:
+                vocab = await asyncio.to_thread(load_vocab, model.path)
+            except VocabError as error:
+                raise JobError(str(error)) from error
+            chat, chat_error = _chat_of(vocab)
+            if chat_error:
+                handle.log(chat_error)
             old = self._engines.get(model_id)
             if old is not None and old.supervisor.alive:
                 raise JobError(f"{model_id} is already loaded")
@@ -188,7 +194,7 @@ class Engines:
                 raise JobError(fit.message)
             supervisor = self._supervisor(model, self._with_threads(options), handle)
             self._engines.pop(model_id, None)
-            self._engines[model_id] = Engine(supervisor, vocab, template, template_error)
+            self._engines[model_id] = Engine(supervisor, vocab, chat, chat_error)
             ready = await self._start(supervisor)
         return {"engine_id": supervisor.run_id, "load_s": ready.load_s, "memory": struct_fields(ready.memory)}
 
@@ -284,13 +290,14 @@ class Engines:
             self._on_change()
 
 
-def _template_of(vocab: Vocab) -> tuple[ChatTemplate | None, str]:
+def _chat_of(vocab: Vocab) -> tuple[PromptEncoder | None, str]:
     if vocab.chat_template is None:
         return None, "the model has no chat template: only raw completion works"
     try:
-        return ChatTemplate(vocab.chat_template, bos_token=vocab.bos_token, eos_token=vocab.eos_token), ""
+        template = ChatTemplate(vocab.chat_template, bos_token=vocab.bos_token, eos_token=vocab.eos_token)
     except ChatTemplateError as error:
         return None, str(error)
+    return PromptEncoder(template, vocab), ""
 
 
 def struct_fields(struct: Any) -> dict[str, Any]:

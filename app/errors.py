@@ -6,6 +6,7 @@ Invariant: a response names what was wrong, where, and the remedy; a traceback g
 
 from __future__ import annotations
 
+import json
 import logging
 from http import HTTPStatus
 from typing import Any
@@ -56,10 +57,17 @@ def problem_body(error: ApiError) -> dict[str, Any]:
     return body
 
 
+class _ErrorResponse(JSONResponse):
+    """JSON in ASCII: an error quotes what a caller sent, and halves of surrogate pairs have no UTF-8."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode("ascii")
+
+
 def error_response(path: str, error: ApiError, headers: dict[str, str] | None = None) -> JSONResponse:
     if path.startswith("/v1/"):
-        return JSONResponse(openai_body(error), status_code=error.status, headers=headers)
-    return JSONResponse(
+        return _ErrorResponse(openai_body(error), status_code=error.status, headers=headers)
+    return _ErrorResponse(
         problem_body(error), status_code=error.status, headers=headers, media_type="application/problem+json"
     )
 
@@ -82,6 +90,15 @@ def validation_error(error: RequestValidationError) -> ApiError:
     shown = repr(first.get("input"))
     found = "" if kind == "missing" or len(shown) > 80 else f" (found {shown})"
     return ApiError(400, f"{'.'.join(where)}: {message}{found}", param=".".join(where), code="invalid_value")
+
+
+def unreadable_body(cause: BaseException | None) -> ApiError | None:
+    """What FastAPI only calls an error while parsing the body, in words; None when it is something else."""
+    if isinstance(cause, UnicodeDecodeError):
+        return ApiError(400, f"the body is not UTF-8: wrong byte at position {cause.start}", code="bad_json")
+    if isinstance(cause, RecursionError):
+        return ApiError(400, "the body is not usable JSON: it is nested too deeply", code="bad_json")
+    return None
 
 
 def _names_a_type(part: str | int) -> bool:
@@ -112,8 +129,10 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        detail = f"{request.method} {request.url.path}: {error.detail}"
-        return error_response(request.url.path, ApiError(error.status_code, detail), dict(error.headers or {}))
+        found = unreadable_body(error.__cause__)
+        if found is None:
+            found = ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        return error_response(request.url.path, found, dict(error.headers or {}))
 
     async def on_bug(request: Request, error: Exception) -> JSONResponse:
         log.error("unhandled error in %s %s", request.method, request.url.path, exc_info=error)

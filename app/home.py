@@ -24,14 +24,18 @@ def prepare_home(home: Path) -> None:
     try:
         for name in FOLDERS:
             (home / name).mkdir(parents=True, exist_ok=True)
-        probe = home / "tmp" / f".write-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
+            probe = home / name / f".write-{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
     except OSError as error:
-        raise HomeError(
-            f"the data folder {home} cannot be written: {error.strerror or error}. "
-            "Choose another with --home or PIZARRA_HOME, or change its owner"
-        ) from error
+        raise unusable(home, error) from error
+
+
+def unusable(home: Path, error: OSError) -> HomeError:
+    return HomeError(
+        f"the data folder {home} cannot be written: {error.strerror or error} ({error.filename}). "
+        "Choose another with --home or PIZARRA_HOME, or change its owner"
+    )
 
 
 class HomeLock:
@@ -43,7 +47,10 @@ class HomeLock:
 
     def acquire(self, url: str) -> None:
         """Take the lock, or say who has it."""
-        fd = os.open(self._home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fd = os.open(self._home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise unusable(self._home, error) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

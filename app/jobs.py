@@ -35,20 +35,19 @@ class JobError(Exception):
 
 
 class JobHandle:
-    """What the work sees of its job. May be used from any thread."""
+    """What the work sees of its job. Used from the event loop."""
 
     def __init__(self, runner: JobRunner, job_id: str) -> None:
         self._runner = runner
-        self._loop = asyncio.get_running_loop()
         self.job_id = job_id
         self.cancelled = asyncio.Event()
 
     def stage(self, name: str, done: int = 0, total: int = 0, unit: str = "bytes", message: str = "") -> None:
         changes = {"stage": name, "done": done, "total": total, "unit": unit, "message": message}
-        self._loop.call_soon_threadsafe(self._runner.progress, self.job_id, changes)
+        self._runner.progress(self.job_id, changes)
 
     def log(self, line: str) -> None:
-        self._loop.call_soon_threadsafe(self._runner.log_line, self.job_id, line)
+        self._runner.log_line(self.job_id, line)
 
 
 class JobRunner:
@@ -83,9 +82,9 @@ class JobRunner:
 
     def running(self, kind: str, subject: str) -> JobRow | None:
         """The job of this kind on this subject that has not ended."""
-        for job_id in self._tasks:
-            job = self._jobs[job_id]
-            if job.kind == kind and job.subject == subject:
+        for job_id in list(self._tasks):  # a copy: the list of models is made on a thread of its own
+            job = self._jobs.get(job_id)
+            if job is not None and job.kind == kind and job.subject == subject:
                 return job
         return None
 

@@ -1,14 +1,14 @@
 """The three long jobs of a model: pull, load, unload.
 
 Owns what each does step by step and when it is refused. Knows nothing of HTTP. Invariant: one job of a kind for a
-model at a time; asking again returns the one that runs.
+model at a time; asking again returns the one that runs, and asking with force hurries an unload that drains.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.catalog import Catalog
+from app.catalog import Catalog, UnknownModelError
 from app.catalog_entry import CatalogError
 from app.download import PullError
 from app.engines import Engines
@@ -63,6 +63,8 @@ class ModelJobs:
             return running
         engine = self._engines.of_model(model_id)
         if engine is not None and engine.supervisor.alive:
+            if self._jobs.running("unload", model_id) is not None:
+                raise ApiError(409, f"{model_id} is being unloaded", remedy="Wait for it to end, then load again")
             raise ApiError(409, f"{model_id} is already loaded", remedy="Unload it first to change its options")
 
         async def work(handle: JobHandle) -> JobResult:
@@ -73,6 +75,8 @@ class ModelJobs:
     def unload(self, model_id: str, *, force: bool) -> JobRow:
         running = self._jobs.running("unload", model_id)
         if running is not None:
+            if force and (draining := self._engines.of_model(model_id)) is not None:
+                draining.supervisor.stop_draining()
             return running
         loading = self._jobs.running("load", model_id)
         if loading is not None:
@@ -93,8 +97,13 @@ class ModelJobs:
             raise ApiError(409, f"{model_id} is loaded", remedy="Unload it first")
         try:
             self._catalog.remove(model_id)
-        except CatalogError as error:
+        except UnknownModelError as error:
             raise ApiError(404, str(error), param="id") from error
+        except CatalogError as error:
+            raise ApiError(409, str(error), param="id") from error
+        except OSError as error:
+            reason = f"{model_id} could not be deleted: {error.strerror or error} ({error.filename})"
+            raise ApiError(500, reason, remedy="Check who owns the file, or delete it by hand") from error
 
     async def bring_up(self, model_id: str) -> None:
         """Load a model at start-up; one that is only in the catalogue is pulled first."""
@@ -108,6 +117,10 @@ class ModelJobs:
             if pulled.state != "succeeded":
                 self._events.add("start", "error", f"{model_id} could not be fetched: {pulled.error}")
                 return
-        loaded = await self._jobs.wait(self.load(model_id, LoadOptions()).id)
+        try:
+            loading = self.load(model_id, LoadOptions())
+        except ApiError:
+            return  # somebody was faster and loaded it while it was fetched
+        loaded = await self._jobs.wait(loading.id)
         if loaded.state != "succeeded":
             self._events.add("start", "error", f"{model_id} could not be loaded: {loaded.error}")

@@ -55,7 +55,7 @@ NOT_YET: dict[str, tuple[Any, ...]] = {
 }
 
 StopString = Annotated[Text, Field(min_length=1, max_length=1000)]
-TokenId = Annotated[int, Field(ge=0)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class StreamOptions(BaseModel):
@@ -76,8 +76,8 @@ class CompletionFields(BaseModel):
     top_k: int | None = Field(default=None, ge=-1)  # -1 is "off" for clients of other engines
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = Field(default=None, ge=0, lt=2**64)
-    stop: StopString | list[StopString] | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=16)] | None = None  # each token is held against all
+    stop_token_ids: list[TokenId] | None = Field(default=None, max_length=1024)
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -138,7 +138,7 @@ class ChatMessage(BaseModel):
     def text(self) -> str:
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
-    def for_template(self) -> dict[str, Any]:
+    def for_template(self) -> dict[str, str]:
         return {"role": "system" if self.role == "developer" else self.role, "content": self.text}
 
 

@@ -6,9 +6,10 @@ are strict (no text where a number belongs) and closed (an unknown field is refu
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 
 def _encodable(text: str) -> str:
@@ -122,7 +123,7 @@ class UnloadBody(Incoming):
 
 
 class PullBody(Incoming):
-    source: str = Field(min_length=1)
+    source: Text = Field(min_length=1, max_length=1000)
     revision: str | None = None
     token: str | None = None
     accept_license: bool = False
@@ -252,6 +253,12 @@ class SettingsBody(Incoming):
 
     settings: dict[str, Any]
 
+    @field_validator("settings")
+    @classmethod
+    def _storable(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        _encodable(json.dumps(settings, ensure_ascii=False, allow_nan=False))
+        return settings
+
 
 class SettingsValues(Outgoing):
     settings: dict[str, Any]
@@ -270,17 +277,17 @@ class Sampling(Incoming):
     """How answers of a conversation are drawn; an absent field takes the model server's default."""
 
     temperature: float | None = Field(default=None, ge=0, le=10)
-    top_k: int | None = Field(default=None, ge=0)
+    top_k: int | None = Field(default=None, ge=0, le=2**31)
     top_p: float | None = Field(default=None, gt=0, le=1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = Field(default=None, ge=0, lt=2**64)
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=2**31)
 
 
 class ConversationBody(Incoming):
     title: Text = Field(default="", max_length=200)
     system_prompt: Text = ""
-    model_id: str | None = None
+    model_id: Text | None = None
     sampling: Sampling = Sampling()
 
 
@@ -289,8 +296,8 @@ class ConversationPatch(Incoming):
     title: Text = Field(default="", max_length=200)
     system_prompt: Text = ""
     sampling: Sampling = Sampling()
-    model_id: str | None = None
-    active_leaf_id: str | None = None
+    model_id: Text | None = None
+    active_leaf_id: Text | None = None
 
 
 class GenerateBody(Incoming):

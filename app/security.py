@@ -13,7 +13,7 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 from http.cookies import SimpleCookie
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
@@ -67,7 +67,7 @@ class Gatekeeper:
                 code="foreign_host",
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _split(origin).netloc.lower() != host.lower():
             return ApiError(403, f"requests from pages of {origin!r} are not accepted", code="foreign_origin")
         if "/proxy=" in path:
             return ApiError(403, "this server is no proxy", code="no_proxy")
@@ -81,7 +81,7 @@ class Gatekeeper:
         return None
 
     def _known_host(self, host: str) -> bool:
-        name = urlsplit(f"//{host}").hostname or ""
+        name = _split(f"//{host}").hostname or ""
         if name in self._hosts:
             return True
         if not self._any_address:
@@ -98,7 +98,7 @@ class Gatekeeper:
         if scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._key.encode()):
             return True
         session = SimpleCookie(headers.get("cookie", "")).get(SESSION_COOKIE)
-        return session is not None and hmac.compare_digest(session.value, session_token(self._key))
+        return session is not None and hmac.compare_digest(session.value.encode(), session_token(self._key).encode())
 
     def _answer(self, scope: Scope, headers: Headers, error: ApiError) -> Response:
         wants_page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
@@ -106,6 +106,14 @@ class Gatekeeper:
             return RedirectResponse("/login", status_code=303)
         challenge = {"www-authenticate": "Bearer"} if error.status == 401 else None
         return error_response(scope["path"], error, challenge)
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of a URL; none of something that is not one."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
 
 
 def _lower(names: Iterable[str]) -> set[str]:

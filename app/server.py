@@ -13,7 +13,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 
+from app.body_limit import BodyLimit
 from app.catalog import Catalog
 from app.conversations import ConversationService
 from app.devices import DeviceSampler
@@ -29,12 +31,14 @@ from app.logs import configure_logging
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
 from app.recorder import Recorder
-from app.routes import conversations, jobs, live, models, openai, requests, samples, system
+from app.routes import conversations, jobs, live, models, openai, requests, samples, system, unknown
 from app.security import Gatekeeper
 from app.services import Services
 from app.settings import ASSETS, Settings
 from app.version import app_version
 from db.store import Store
+
+log = logging.getLogger(__name__)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -48,10 +52,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.state.services = parts
             yield
 
-    app = FastAPI(title="Pizarra", version=app_version(), lifespan=lifespan, redoc_url=None)
-    app.add_middleware(Gatekeeper, settings=settings)
+    # the page /docs with its scripts from here: neither does it need the internet nor does anyone there hear of it
+    app = FastAPIOffline(title="Pizarra", version=app_version(), lifespan=lifespan, redoc_url=None)
+    app.add_middleware(BodyLimit)
+    app.add_middleware(Gatekeeper, settings=settings)  # added last, so it comes first
     install_error_handlers(app)
-    for module in (system, openai, models, jobs, samples, requests, conversations, live):
+    for module in (system, openai, models, jobs, samples, requests, conversations, live, unknown):
         app.include_router(module.router)
     return app
 
@@ -105,6 +111,8 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     background = [asyncio.create_task(recorder.run()), asyncio.create_task(header.run())]
     if settings.model is not None:
         background.append(asyncio.create_task(model_jobs.bring_up(settings.model)))
+    for task in background:
+        task.add_done_callback(_log_failure)
     try:
         yield parts
     finally:
@@ -115,3 +123,9 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
             await asyncio.gather(*background, return_exceptions=True)
         await job_runner.shutdown()
         await engines.shutdown()
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    """Nobody awaits a background task before the end: what ends it early must be told when it happens."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a background task ended with an error", exc_info=error)

@@ -69,6 +69,11 @@ class Settings(BaseSettings):
     def _split(cls, hosts: object) -> object:
         return [name.strip() for name in hosts.split(",") if name.strip()] if isinstance(hosts, str) else hosts
 
+    @field_validator("api_key")
+    @classmethod
+    def _blank_is_no_key(cls, key: SecretStr | None) -> SecretStr | None:
+        return key if key is not None and key.get_secret_value().strip() else None  # `PIZARRA_API_KEY=` in a file
+
     @field_validator("home")
     @classmethod
     def _absolute(cls, home: Path) -> Path:

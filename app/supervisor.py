@@ -101,6 +101,7 @@ class EngineSupervisor:
         self._watcher: asyncio.Task[None] | None = None
         self._pipe_closed = asyncio.Event()
         self._ended = asyncio.Event()
+        self._drain_over = asyncio.Event()  # the process has ended, or nobody wants to wait for it any longer
 
     @property
     def client(self) -> EngineClient:
@@ -147,15 +148,15 @@ class EngineSupervisor:
         if self.state == "ready" and drain_s > 0:
             self._set_state("draining")
             self.client.send(Drain())
-            await self._wait_ended(drain_s)
+            await self._wait(self._drain_over, drain_s)
         if self.alive:
             self._set_state("unloading")
             self.client.send(Shutdown())
-            await self._wait_ended(kill_s)
+            await self._wait(self._ended, kill_s)
         if self.alive:
             forced = True
             self._signal_group(signal.SIGTERM)
-            await self._wait_ended(kill_s)
+            await self._wait(self._ended, kill_s)
         if self.alive:
             await self.kill()
         remaining = sum([_tree_memory(pid).total_bytes for pid in before.pids])
@@ -165,6 +166,10 @@ class EngineSupervisor:
             seconds=time.monotonic() - started,
             forced=forced,
         )
+
+    def stop_draining(self) -> None:
+        """Let an unload under way wait no longer for running requests."""
+        self._drain_over.set()
 
     async def kill(self) -> None:
         """SIGKILL the process group and wait until it is gone."""
@@ -251,6 +256,7 @@ class EngineSupervisor:
         self.error = error
         self.ended_at = time.time()
         self._ended.set()
+        self._drain_over.set()
         if self._client is not None:
             self._client.fail_all(error or f"the model {self.model_id} was unloaded while the request was running")
         if not self._handshake.done():
@@ -271,9 +277,9 @@ class EngineSupervisor:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody of the group is left
             os.killpg(self._process.pid, number)  # the leader of its own session: group id = pid
 
-    async def _wait_ended(self, timeout_s: float) -> None:
+    async def _wait(self, event: asyncio.Event, timeout_s: float) -> None:
         try:
-            await asyncio.wait_for(self._ended.wait(), timeout_s)
+            await asyncio.wait_for(event.wait(), timeout_s)
         except TimeoutError:
             log.info("engine %s still runs after %.1f s", self.run_id, timeout_s)
 

@@ -19,7 +19,9 @@ router = APIRouter(prefix="/api/conversations", tags=["conversations"])
 
 @router.get("")
 async def list_conversations(
-    q: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100, parts: Services = Depends(services)
+    q: Annotated[str, Query(max_length=1000)] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    parts: Services = Depends(services),
 ) -> schemas.Conversations:
     rows = await asyncio.to_thread(parts.store.list_conversations, q, limit)
     return schemas.Conversations(conversations=[_summary(row) for row in rows])

@@ -52,7 +52,10 @@ async def live(socket: WebSocket, parts: Services = Depends(services)) -> None:
 
 async def _listen(socket: WebSocket, client: LiveClient) -> None:
     while True:
-        request = LiveRequest.model_validate_json(await socket.receive_text())
+        message = await socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message["code"])
+        request = LiveRequest.model_validate_json(message.get("text") or message.get("bytes") or b"")
         client.unsubscribe(request.unsubscribe)
         client.subscribe(request.subscribe, request.since)
 

@@ -28,6 +28,7 @@ from app.text import ChatTemplateError
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
+MAX_HEADER_LENGTH = 1000
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for raw completion
 
 
@@ -71,15 +72,12 @@ async def get_model(model_id: str, parts: Services = Depends(services)) -> dict[
 async def chat_completions(body: ChatCompletionBody, request: Request, parts: Services = Depends(services)) -> Response:
     ignored = body.ignored_fields()
     engine = parts.engines.serving(body.model)
-    if engine.template is None:
-        raise ApiError(
-            400, engine.template_error, param="messages", remedy="Use /v1/completions", code="no_chat_template"
-        )
+    if engine.chat is None:
+        raise ApiError(400, engine.chat_error, param="messages", remedy="Use /v1/completions", code="no_chat_template")
     try:
-        text = engine.template.render([message.for_template() for message in body.messages])
+        prompt = await asyncio.to_thread(engine.chat.encode, [message.for_template() for message in body.messages])
     except ChatTemplateError as error:
         raise ApiError(400, str(error), param="messages", code="chat_template_error") from error
-    prompt = await asyncio.to_thread(engine.vocab.encode, text, add_special_tokens=False)
     limit = room_for_output(engine, len(prompt), body.max_tokens)
     generation = _prepare(parts, engine, prompt, body, limit, "chat")
     return await _answer(CHAT, generation, body, request, ignored)
@@ -113,9 +111,7 @@ def _prepare(
 async def _answer(
     shape: Shape, generation: Generation, body: CompletionFields, request: Request, ignored: list[str]
 ) -> Response:
-    headers = {"x-pizarra-ignored": ", ".join(name.encode("ascii", "replace").decode() for name in ignored)}
-    if not ignored:
-        headers = {}
+    headers = {"x-pizarra-ignored": _header_value(ignored)} if ignored else {}
     if body.stream:
         return EventStream(
             _events(shape, generation, body.include_usage), headers, _event(openai_body(server_stopping()))
@@ -155,6 +151,12 @@ async def _events(shape: Shape, generation: Generation, include_usage: bool) -> 
     if include_usage:
         yield _event({**envelope, "choices": [], "usage": _usage(generation)})
     yield "data: [DONE]\n\n"
+
+
+def _header_value(names: list[str]) -> str:
+    """The names as far as a header holds them: printable ASCII, and not without end."""
+    text = ", ".join(names)[:MAX_HEADER_LENGTH]
+    return "".join(character if " " <= character <= "~" else "?" for character in text)
 
 
 def _event(content: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ router = APIRouter(prefix="/api/requests", tags=["requests"])
 @router.get("")
 async def list_requests(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: int | None = None,
+    before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
     model: str | None = None,
     parts: Services = Depends(services),
 ) -> schemas.Requests:

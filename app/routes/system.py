@@ -89,7 +89,7 @@ async def put_settings(body: schemas.SettingsBody, parts: Services = Depends(ser
 @router.get("/api/events")
 async def list_events(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: int | None = None,
+    before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
     parts: Services = Depends(services),
 ) -> schemas.Events:
     rows = parts.store.list_events(limit, before)

@@ -207,6 +207,13 @@ async def test_pull_fetches_weights_settings_and_licence_only(hub: StandIn, cata
     assert list((tmp_path / "home" / "tmp").iterdir()) == []
 
 
+async def test_what_is_kept_of_a_model_with_a_longer_name_stays(hub: StandIn, catalog: Catalog, tmp_path: Path) -> None:
+    other = tmp_path / "home" / "tmp" / "pull-org--name-instruct@bbbbbbbbbbbb"
+    other.mkdir()
+    await catalog.pull("org/name", silent)
+    assert other.is_dir()
+
+
 async def test_pulling_the_same_commit_again_downloads_nothing(hub: StandIn, catalog: Catalog) -> None:
     await catalog.pull("org/name", silent)
     hub.requests.clear()
@@ -236,7 +243,7 @@ async def test_a_broken_off_pull_resumes_where_it_stopped(hub: StandIn, catalog:
 
 
 async def test_what_another_commit_left_behind_is_not_mixed_in(hub: StandIn, catalog: Catalog, tmp_path: Path) -> None:
-    stale = tmp_path / "home" / "tmp" / "pull-org--name-bbbbbbbbbbbb"
+    stale = tmp_path / "home" / "tmp" / "pull-org--name@bbbbbbbbbbbb"
     stale.mkdir()
     (stale / "model.safetensors").write_bytes(b"of another commit")
     assert (await catalog.pull("org/name", silent)).error is None
@@ -244,7 +251,7 @@ async def test_what_another_commit_left_behind_is_not_mixed_in(hub: StandIn, cat
 
 
 async def test_a_damaged_partial_file_is_found_out(hub: StandIn, catalog: Catalog, tmp_path: Path) -> None:
-    staging = tmp_path / "home" / "tmp" / f"pull-org--name-{COMMIT[:12]}"
+    staging = tmp_path / "home" / "tmp" / f"pull-org--name@{COMMIT[:12]}"
     staging.mkdir()
     (staging / "model.safetensors.part").write_bytes(bytes(CUT))
     with pytest.raises(PullError, match="was removed"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import re
 import signal
@@ -16,9 +17,14 @@ import httpx
 import psutil
 import pytest
 
+from app.catalog import Catalog
+from app.catalog_entry import CatalogError
+from app.engine_client import EngineClient
 from app.settings import Settings
 from app.supervisor import EngineStartError, EngineSupervisor
 from engine.config import LoadOptions
+from engine.core.sampling_params import SamplingParams
+from engine.protocol import AddRequest
 from tests.app.fake_text import TEXT
 from tests.app.harness import MODEL, Client, make_home, make_settings, serving
 
@@ -145,6 +151,22 @@ def test_unload_drains_and_then_cuts(loaded: Client) -> None:
     assert "unloaded" in answers["SLOW ENDLESS"].json()["error"]["message"]
 
 
+def test_force_hurries_an_unload_that_drains(tmp_path: Path) -> None:
+    with serving(make_settings(make_home(tmp_path), drain_timeout_s=60)) as client:
+        client.load()
+        asking = threading.Thread(target=ask, args=(client, "SLOW ENDLESS"), kwargs={"max_tokens": 400})
+        asking.start()
+        client.until(lambda: "added" in client.engine_log())
+        draining = client.post(f"/api/models/{MODEL}/unload").json()
+        client.until(lambda: client.get("/api/engines").json()["engines"][0]["state"] == "draining")
+        assert "being unloaded" in client.post(f"/api/models/{MODEL}/load").json()["detail"]
+        assert f"{MODEL} is draining" in ask(client, "hi").json()["error"]["message"]
+        hurried = client.post(f"/api/models/{MODEL}/unload", json={"force": True})
+        assert hurried.json() == draining
+        assert client.job(hurried)["result"]["seconds"] < 10
+        asking.join()
+
+
 def test_several_engines_are_routed_by_model_and_share_the_threads(loaded: Client) -> None:
     assert loaded.load("second")["state"] == "succeeded"
     engines = {found["model_id"]: found for found in loaded.get("/api/engines").json()["engines"]}
@@ -162,6 +184,35 @@ def test_several_engines_are_routed_by_model_and_share_the_threads(loaded: Clien
 def test_loading_twice_is_refused_and_deleting_too(loaded: Client) -> None:
     assert loaded.post(f"/api/models/{MODEL}/load").status_code == 409
     assert loaded.delete(f"/api/models/{MODEL}").status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (CatalogError("it lies in a cache"), 409, "in a cache"),
+        (PermissionError(13, "denied", "/x"), 500, "denied (/x)"),
+    ],
+)
+def test_a_model_that_cannot_be_deleted(
+    client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, says: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Catalog, "remove", refuse)
+    response = client.delete("/api/models/second")
+    assert response.status_code == status
+    assert says in response.json()["detail"]
+
+
+async def test_a_request_that_cannot_be_sent_leaves_nothing_behind() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    client = EngineClient(ours, lambda message: None, lambda: None)
+    with pytest.raises(OverflowError):
+        client.submit(AddRequest("x", [2**70], SamplingParams()))
+    assert client.num_running == 0
+    client.close()
+    theirs.close()
 
 
 @pytest.mark.parametrize(

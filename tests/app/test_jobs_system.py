@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from app.body_limit import MAX_BODY_BYTES
 from app.errors import ApiError
 from app.jobs import JobError, JobHandle, JobResult, JobRunner
 from app.live import LiveHub
@@ -31,9 +33,8 @@ async def runner(tmp_path: Path) -> AsyncIterator[JobRunner]:
 
 async def test_a_job_tells_its_stages_and_keeps_its_end(runner: JobRunner) -> None:
     async def work(handle: JobHandle) -> JobResult:
-        await asyncio.to_thread(handle.stage, "download", 1, 2, "bytes", "half")
+        handle.stage("download", 1, 2, "bytes", "half")
         handle.log("a line")
-        await asyncio.sleep(0)
         assert runner.get(job.id).stage == "download"
         assert runner.running("pull", "x") is not None
         return {"answer": 42}
@@ -51,10 +52,11 @@ async def test_a_job_tells_its_stages_and_keeps_its_end(runner: JobRunner) -> No
 )
 async def test_a_failing_job_says_why(runner: JobRunner, error: Exception, says: str) -> None:
     async def work(handle: JobHandle) -> JobResult:
+        handle.log("the last words")
         raise error
 
     ended = await runner.wait(runner.start("pull", "x", work).id)
-    assert ended.state == "failed"
+    assert (ended.state, ended.log) == ("failed", ["the last words"])
     assert says in str(ended.error)
 
 
@@ -110,7 +112,10 @@ def test_settings_are_kept_and_merged(client: Client) -> None:
         ("PATCH", "/api/conversations/none", {"version": 1}, 404, "does not exist"),
         ("POST", "/api/conversations", {"sampling": {"temperature": 11}}, 400, "sampling.temperature"),
         ("POST", "/api/conversations", {"titel": "x"}, 422, "unknown field 'titel'"),
+        ("POST", "/api/conversations", {"sampling": {"top_k": 2**40}}, 400, "sampling.top_k"),
         ("PUT", "/api/settings", {"settings": 5}, 400, "settings"),
+        ("GET", f"/api/requests?before={2**63}", None, 400, "before"),
+        ("GET", f"/api/events?before={2**63}", None, 400, "before"),
         ("POST", "/api/models/pull", {"source": ""}, 400, "source"),
         ("DELETE", "/api/models/none", None, 404, "none"),
         ("POST", "/api/models/none/estimate", {}, 404, "none"),
@@ -129,6 +134,53 @@ def test_bad_calls_are_problems(
     assert problem["status"] == status
     assert says in problem["detail"]
     assert "Traceback" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", "/api/settings", '{"settings": {"\\ud800": 1}}', 400),
+        ("PUT", "/api/settings", '{"settings": {"theme": ["\\ud800"]}}', 400),
+        ("PUT", "/api/settings", '{"settings": {"theme": NaN}}', 400),
+        ("POST", "/api/conversations", '{"model_id": "\\ud800"}', 400),
+        ("POST", "/api/models/pull", '{"source": "\\ud800"}', 400),
+        ("POST", "/api/models/tiny/estimate", '{"options": {"\\ud800": 1}}', 422),
+        ("POST", "/api/models/tiny/estimate", "[" * 100_000, 400),
+    ],
+)
+def test_what_json_can_spell_and_we_cannot_keep_is_refused(
+    client: Client, method: str, path: str, body: str, status: int
+) -> None:
+    response = client.request(method, path, content=body, headers={"content-type": "application/json"})
+    assert response.status_code == status, response.text
+    assert response.json()["detail"]
+    assert client.get("/api/settings").status_code == 200
+
+
+def test_a_wrong_method_names_the_right_ones(client: Client) -> None:
+    assert client.put("/api/jobs").headers["allow"] == "GET"
+    assert client.get("/v1/chat/completions").headers["allow"] == "POST"
+
+
+def test_a_body_without_end_is_refused(client: Client) -> None:
+    def chunks() -> Iterator[bytes]:
+        for _ in range(MAX_BODY_BYTES // 2**16 + 1):
+            yield bytes(2**16)
+
+    headers = {"content-type": "application/json"}
+    for content in (bytes(MAX_BODY_BYTES + 1), chunks()):
+        response = client.post("/v1/completions", content=content, headers=headers)
+        assert response.status_code == 413
+        assert "larger than the 8 MiB" in response.json()["error"]["message"]
+
+
+def test_the_docs_load_nothing_from_elsewhere(client: Client) -> None:
+    page = client.get("/docs").text
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert addresses
+    for address in addresses:
+        assert address.startswith("/")
+        assert client.get(address).status_code == 200
 
 
 def test_a_bug_shows_no_traceback(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

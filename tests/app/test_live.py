@@ -112,8 +112,8 @@ def test_header_jobs_samples_and_events_of_a_load(client: Client) -> None:
     assert any(value is not None for value in columns["host_memory_used_bytes"])
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"subscribe": "header"}', '{"zzz": 1}'])
-def test_what_is_not_understood_closes_with_the_reason(client: Client, text: str) -> None:
+@pytest.mark.parametrize("text", ["{", "[]", '{"subscribe": "header"}', '{"zzz": 1}', b"\x00\xff"])
+def test_what_is_not_understood_closes_with_the_reason(client: Client, text: str | bytes) -> None:
     with connect(str(client.base_url).replace("http", "ws") + "/api/live", proxy=None) as socket:
         socket.send(text)
         with pytest.raises(ConnectionClosed) as closed:

@@ -200,6 +200,14 @@ def test_neutral_and_unknown_fields_are_accepted(client: Client) -> None:
     assert "x-pizarra-ignored" not in chat(client, "hi", max_tokens=2).headers
 
 
+def test_a_field_name_cannot_write_headers(client: Client) -> None:
+    response = chat(client, "hi", max_tokens=1, **{"a\r\nx-evil: 1": 1, "é": 1, "z" * 5000: 1})
+    assert response.status_code == 200
+    assert "x-evil" not in response.headers
+    assert response.headers["x-pizarra-ignored"].startswith("a??x-evil: 1, zzz")
+    assert len(response.headers["x-pizarra-ignored"]) <= 1000
+
+
 def test_context_too_long_gives_the_numbers(client: Client) -> None:
     response = client.post("/v1/completions", json={"prompt": [5] * 600})
     error = response.json()["error"]
@@ -224,6 +232,10 @@ def test_context_too_long_gives_the_numbers(client: Client) -> None:
         (b'{"prompt": ["a", "b"]}', "not supported yet"),
         (b'{"prompt": "a\\ud800"}', "surrogate"),
         (b"\xff\xfe", "JSON"),
+        (b'{"prompt": "\xff"}', "not UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"prompt": "a", "stop_token_ids": [1180591620717411303424]}', "stop_token_ids"),
+        (b'{"prompt": "a", "stop": ["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"]}', "stop"),
     ],
 )
 def test_bad_bodies(client: Client, body: bytes, says: str) -> None:

@@ -37,7 +37,9 @@ def own_origin(client: Client) -> str:
 
 
 @pytest.mark.parametrize("path", ["/health", "/api/models", "/v1/models", "/nothing", "/docs"])
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1", "", "localhost@evil.example"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1", "", "localhost@evil.example", "[::1"]
+)
 def test_a_foreign_host_is_refused_everywhere(client: Client, path: str, host: str) -> None:
     response = client.get(path, headers={"host": host})
     assert response.status_code == 403
@@ -49,7 +51,9 @@ def test_known_hosts_are_served(client: Client, host: str) -> None:
     assert client.get("/health", headers={"host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://localhost"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://localhost", "http://[::1"]
+)
 def test_a_foreign_origin_is_refused_also_on_the_socket(client: Client, origin: str) -> None:
     response = client.post("/v1/completions", headers={"origin": origin}, json={"prompt": "x"})
     assert response.status_code == 403
@@ -107,6 +111,19 @@ def test_health_is_open_and_login_gives_a_session(locked: Client) -> None:
     assert "SameSite=strict" in cookie
     assert KEY not in cookie
     assert httpx.get(f"{own_origin(locked)}/api/models", cookies=right.cookies, trust_env=False).status_code == 200
+
+
+def test_a_session_that_is_none_is_refused(locked: Client) -> None:
+    for cookie in (b'pizarra_session="\xe9"', b"pizarra_session="):
+        assert locked.get("/api/models", headers={b"cookie": cookie}).status_code == 401
+
+
+@pytest.mark.parametrize("key", ["", "  "])
+def test_a_blank_key_is_no_key(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIZARRA_API_KEY", key)
+    assert Settings().api_key is None
+    with pytest.raises(BindError):
+        Settings(host="0.0.0.0").check_bind()
 
 
 def test_on_a_wildcard_bind_any_address_but_no_foreign_name_is_served(locked: Client) -> None:

@@ -168,6 +168,14 @@ def test_refused_starts_say_why(tmp_path: Path, arguments: list[str], says: str)
     assert "Traceback" not in done.stderr
 
 
+def test_a_lock_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    done = run("serve", "--home", str(tmp_path), "--port", "0")
+    assert done.exit_code == 1
+    assert "cannot be written" in done.stderr
+    assert "lock" in done.stderr
+
+
 def test_a_damaged_database_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "pizarra.db").write_bytes(b"no database at all" * 100)
     done = run("serve", "--home", str(tmp_path), "--port", "0")

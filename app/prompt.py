@@ -1,0 +1,40 @@
+"""From messages to the token ids of a prompt.
+
+Owns the join of chat template and vocabulary. Knows nothing of requests or engines. Invariant: a special token in the
+prompt was written by the template; the spelling of one inside a message is encoded as the plain text it is, so that
+nobody who writes a message can end his turn and begin another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from app.text import ChatTemplate
+from engine.vocab import Vocab
+
+_OPEN, _CLOSE = "\ufdd0", "\ufdd1"  # noncharacters: Unicode keeps them for marks inside a program
+
+
+class PromptEncoder:
+    """One model's way from messages to ids."""
+
+    def __init__(self, template: ChatTemplate, vocab: Vocab) -> None:
+        self._template = template
+        self._vocab = vocab
+        spellings = {vocab.decode([token_id], skip_special_tokens=False) for token_id in vocab.special_ids} - {""}
+        longest_first = sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
+        any_special = "|".join(map(re.escape, longest_first)) or r"(?!)"  # which matches nowhere
+        self._special = re.compile(any_special)
+        self._marked = re.compile(f"{_OPEN}({any_special}){_CLOSE}")
+
+    def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The prompt, ready for the answer to begin. Raises ChatTemplateError."""
+        marked = [
+            {**each, "content": self._special.sub(rf"{_OPEN}\g<0>{_CLOSE}", each["content"])} for each in messages
+        ]
+        ids: list[int] = []
+        for number, piece in enumerate(self._marked.split(self._template.render(marked))):
+            if piece:  # every other one stood between marks
+                ids += self._vocab.encode(piece, parse_special=number % 2 == 0)
+        return ids
