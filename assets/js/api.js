@@ -1,0 +1,52 @@
+// The client of /api. Owns requests and errors; knows nothing of what is shown.
+
+/** A refusal or failure, in the server's own words. `status` 0: the server could not be reached. */
+export class ApiError extends Error {
+  constructor(status, title, detail, remedy = "") {
+    super([detail || title, remedy].filter(Boolean).join(" "));
+    this.status = status;
+  }
+}
+
+async function call(method, path, body = undefined) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method,
+      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    throw new ApiError(0, "", String(error.message));
+  }
+  if (response.status === 204) return null;
+  const data = await response.json().catch(() => ({}));
+  if (!response.ok) throw new ApiError(response.status, data.title ?? response.statusText, data.detail, data.remedy);
+  return data;
+}
+
+const at = (strings, ...values) => strings.reduce((path, part, i) => path + encodeURIComponent(values[i - 1]) + part);
+
+export const api = {
+  health: () => call("GET", "/health"),
+  models: async () => (await call("GET", "/api/models")).models,
+  estimate: (id, options) => call("POST", at`/api/models/${id}/estimate`, { options }),
+  load: (id, options = {}) => call("POST", at`/api/models/${id}/load`, { options }),
+  unload: (id, force = false) => call("POST", at`/api/models/${id}/unload`, { force }),
+  pull: (request) => call("POST", "/api/models/pull", request),
+  deleteModel: (id) => call("DELETE", at`/api/models/${id}`),
+  jobs: async (limit = 30) => (await call("GET", at`/api/jobs?limit=${limit}`)).jobs,
+  cancelJob: (id) => call("POST", at`/api/jobs/${id}/cancel`),
+  engines: async () => (await call("GET", "/api/engines")).engines,
+  requests: async (limit = 50) => (await call("GET", at`/api/requests?limit=${limit}`)).requests,
+  events: async (limit = 50) => (await call("GET", at`/api/events?limit=${limit}`)).events,
+  samples: (since, until, step) => call("GET", at`/api/samples?since=${since}&until=${until}&step_s=${step}`),
+  conversations: async (query = "") =>
+    (await call("GET", at`/api/conversations?q=${query}&limit=${200}`)).conversations,
+  conversation: (id) => call("GET", at`/api/conversations/${id}`),
+  createConversation: (fields) => call("POST", "/api/conversations", fields),
+  patchConversation: (id, fields) => call("PATCH", at`/api/conversations/${id}`, fields),
+  deleteConversation: (id) => call("DELETE", at`/api/conversations/${id}`),
+  generate: (id, fields) => call("POST", at`/api/conversations/${id}/generate`, fields),
+  stop: (id) => call("POST", at`/api/conversations/${id}/stop`),
+};

@@ -1,0 +1,84 @@
+// Where one writes: Enter sends, Shift+Enter breaks the line, Esc stops. Without a model it offers to load one.
+
+import { button, fill, h, icon } from "./dom.js";
+import { t } from "./i18n.js";
+
+const TALLEST_PX = 220;
+
+export function createComposer({ send, stop, load }) {
+  const area = h("textarea", {
+    class: "pz-composer-text",
+    rows: 1,
+    placeholder: t("message_placeholder"),
+    "aria-label": t("message"),
+    id: "pz-message",
+  });
+  const act = h("button", { type: "button", class: "pz-button pz-primary pz-send" });
+  const notice = h("div", { class: "pz-composer-notice" });
+  const models = h("select", { class: "pz-field pz-composer-model", "aria-label": t("model") });
+  const element = h(
+    "div",
+    { class: "pz-composer" },
+    notice,
+    h("div", { class: "pz-composer-box" }, area, models, act),
+    h("p", { class: "pz-composer-hint" }, t("composer_hint")),
+  );
+  let state = { generating: false, ready: false };
+
+  const grow = () => {
+    area.style.height = "auto";
+    area.style.height = `${Math.min(area.scrollHeight, TALLEST_PX)}px`;
+  };
+  const submit = async () => {
+    const content = area.value.trim();
+    if (!content || state.generating || !state.ready) return;
+    area.value = "";
+    grow();
+    const sent = await send(content, models.value || null);
+    if (!sent && !area.value) area.value = content;
+    grow();
+  };
+  area.addEventListener("input", grow);
+  area.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      submit();
+    }
+  });
+  act.addEventListener("click", () => (state.generating ? stop() : submit()));
+
+  /** {generating, stopping, ready, models: [id], loading: text|null, defaultModel} */
+  function show(next) {
+    if (JSON.stringify(next) === JSON.stringify(state)) return;
+    state = next;
+    const label = t(next.generating ? (next.stopping ? "stopping" : "stop") : "send");
+    act.classList.toggle("pz-stop", next.generating);
+    act.setAttribute("aria-label", label);
+    act.title = label;
+    act.disabled = next.generating ? next.stopping : !next.ready;
+    fill(act, icon(next.generating ? "stop" : "send"), h("span", {}, label));
+    models.hidden = next.models.length < 2;
+    const chosen = models.value;
+    fill(
+      models,
+      next.models.map((id) => h("option", { value: id }, id)),
+    );
+    if (next.models.includes(chosen)) models.value = chosen;
+    fill(notice, noticeFor(next));
+  }
+
+  function noticeFor({ ready, loading, defaultModel }) {
+    if (ready) return null;
+    if (loading) return h("p", { class: "pz-notice" }, h("span", { class: "pz-spinner" }), loading);
+    return h(
+      "p",
+      { class: "pz-notice" },
+      h("span", { class: "pz-grow" }, t("no_model_read_only")),
+      defaultModel
+        ? button(t("load_to_continue", { model: defaultModel }), load, { kind: "primary", iconName: "play" })
+        : null,
+    );
+  }
+
+  return { element, show, focus: () => area.focus() };
+}

@@ -1,0 +1,111 @@
+// Jobs (pull, load, unload) as the server tells of them. Owns the newest state of each; actions start them.
+// Invariant: what is shown comes from the server, so a reload or a second tab shows the same.
+
+import { api } from "./api.js";
+import { bytes, number, t, word } from "./i18n.js";
+import { live } from "./live.js";
+import { attempt, toast } from "./toast.js";
+
+const ENDED = new Set(["succeeded", "failed", "cancelled", "interrupted"]);
+const AWAITED = "pizarra.load_when_pulled";
+const jobs = new Map();
+const listeners = new Set();
+
+export const isRunning = (job) => !ENDED.has(job.state);
+
+/** Hear of every change, and once now with all that is known. */
+export function watchJobs(listener) {
+  listeners.add(listener);
+  if (jobs.size) listener();
+}
+
+export function allJobs() {
+  return [...jobs.values()].sort((a, b) => b.created_at - a.created_at);
+}
+
+export const latestJob = (subject, kind = null) =>
+  allJobs().find((job) => job.subject === subject && (kind === null || job.kind === kind));
+
+function changed() {
+  for (const listener of listeners) listener();
+}
+
+async function refresh() {
+  for (const job of await api.jobs()) jobs.set(job.id, job);
+  changed();
+}
+
+function take(job) {
+  const before = jobs.get(job.id);
+  jobs.set(job.id, job);
+  if (ENDED.has(job.state) && (!before || isRunning(before))) announce(job);
+  changed();
+}
+
+function announce(job) {
+  if (job.state === "failed") {
+    if (job.kind === "pull") sessionStorage.removeItem(AWAITED);
+    toast(t("job_failed", { job: jobTitle(job), error: job.error }), "error");
+  } else if (job.state === "succeeded") {
+    if (job.kind === "pull") loadIfAwaited(job.subject);
+    toast(`${jobTitle(job)}: ${receipt(job)}`, "ok");
+  }
+}
+
+export const jobTitle = (job) => `${word("job", job.kind)} ${job.subject}`;
+
+/** What a finished job has to say; for an unload: the memory that was seen to come back. */
+export function receipt(job) {
+  const result = job.result ?? {};
+  if (job.kind === "unload" && result.freed_bytes !== undefined) {
+    return t(result.forced ? "receipt_forced" : "receipt", {
+      freed: bytes(result.freed_bytes),
+      expected: bytes(result.expected_bytes),
+      seconds: number(result.seconds, 1),
+    });
+  }
+  if (job.kind === "load" && result.load_s) return t("loaded_in", { seconds: number(result.load_s, 1) });
+  return t("job_done");
+}
+
+/** 0..1, or null where the stage does not count. */
+export const progressOf = (job) => (job.total > 0 ? Math.min(1, job.done / job.total) : null);
+
+export function stageText(job) {
+  const amount =
+    job.total > 0
+      ? job.unit === "bytes"
+        ? `${bytes(job.done)} / ${bytes(job.total)}`
+        : `${job.done} / ${job.total}`
+      : "";
+  return [job.stage && word("stage", job.stage), amount, job.message].filter(Boolean).join(" · ") || t("waiting");
+}
+
+export const startLoad = (id, options = {}) => attempt(() => api.load(id, options));
+export const startUnload = (id, force = false) => attempt(() => api.unload(id, force));
+export const cancelJob = (id) => attempt(() => api.cancelJob(id));
+
+/** Load a model that may still have to be fetched. A reload in between does not lose the wish. */
+export async function bringUp(id) {
+  const models = await attempt(() => api.models());
+  if (!models) return;
+  if (models.find((model) => model.id === id)?.on_disk) await startLoad(id);
+  else {
+    sessionStorage.setItem(AWAITED, id);
+    await attempt(() => api.pull({ source: id }));
+  }
+}
+
+function loadIfAwaited(id) {
+  if (sessionStorage.getItem(AWAITED) !== id) return;
+  sessionStorage.removeItem(AWAITED);
+  startLoad(id);
+}
+
+/** The running job that brings a model up: its download, then its load. */
+export const bringingUp = (id) =>
+  allJobs().find((job) => job.subject === id && job.kind !== "unload" && isRunning(job));
+
+live.subscribe("jobs", take);
+live.onReconnect(() => attempt(refresh));
+attempt(refresh);

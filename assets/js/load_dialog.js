@@ -1,0 +1,100 @@
+// Before a load: what the operator wishes, and what that will take of the memory that is free now.
+
+import { api } from "./api.js";
+import { openDialog } from "./dialog.js";
+import { button, fill, h, icon } from "./dom.js";
+import { bytes, number, t } from "./i18n.js";
+import { startLoad } from "./jobs.js";
+import { createMemoryBar, partsLegend } from "./memory_bar.js";
+
+const TYPING_PAUSE_MS = 250;
+const MIB = 2 ** 20;
+const DTYPES = ["auto", "bfloat16", "float32"];
+
+export function openLoadDialog(row) {
+  const fields = {
+    max_model_len: numberField(1, row.context_length ?? 10000000),
+    max_num_seqs: numberField(1, 1024),
+    kv_mib: numberField(1, 1 << 24),
+    dtype: h(
+      "select",
+      { class: "pz-field" },
+      DTYPES.map((name) => h("option", { value: name }, name)),
+    ),
+  };
+  const bar = createMemoryBar("pz-estimate-bar");
+  const verdict = h("div", { class: "pz-estimate", "aria-live": "polite" });
+  const load = button(t("load"), start, { kind: "primary", iconName: "play" });
+  const form = h(
+    "div",
+    { class: "pz-form" },
+    Object.entries(fields).map(([name, field]) =>
+      h("label", { class: "pz-label", title: t(`${name}_hint`) }, t(name), field),
+    ),
+  );
+  const dialog = openDialog({
+    title: t("load_model", { model: row.name || row.id }),
+    body: [form, h("p", { class: "pz-hint" }, t("load_hint")), bar.element, verdict],
+    actions: [button(t("cancel"), () => dialog.close()), load],
+  });
+  let timer = 0;
+  let asked = 0;
+
+  function options() {
+    const wishes = { dtype: fields.dtype.value };
+    if (fields.max_model_len.value) wishes.max_model_len = Number(fields.max_model_len.value);
+    if (fields.max_num_seqs.value) wishes.max_num_seqs = Number(fields.max_num_seqs.value);
+    if (fields.kv_mib.value) wishes.kv_cache_memory_bytes = Math.round(Number(fields.kv_mib.value) * MIB);
+    return wishes;
+  }
+
+  async function estimate() {
+    const mine = (asked += 1);
+    try {
+      const found = await api.estimate(row.id, options());
+      if (mine === asked) showEstimate(bar, verdict, found);
+    } catch (error) {
+      if (mine === asked) fill(verdict, problem(error.message || t("server_unreachable")));
+    }
+  }
+
+  async function start() {
+    load.disabled = true;
+    if (await startLoad(row.id, options())) dialog.close();
+    load.disabled = false;
+  }
+
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(estimate, TYPING_PAUSE_MS);
+  });
+  estimate();
+}
+
+function numberField(min, max) {
+  return h("input", { class: "pz-field pz-figure", type: "number", min, max, step: 1, placeholder: t("automatic") });
+}
+
+const problem = (text) => h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, text));
+
+function showEstimate(bar, verdict, found) {
+  const parts = ["weights", "kv", "workspace", "runtime"].map((name) => ({ name, bytes: found[`${name}_bytes`] }));
+  bar.update(parts, Math.max(found.available_bytes, found.total_bytes));
+  const numbers = {
+    total: bytes(found.total_bytes),
+    available: bytes(found.available_bytes),
+    short: bytes(found.short_by_bytes),
+  };
+  fill(
+    verdict,
+    partsLegend(parts),
+    found.fits
+      ? h("p", { class: "pz-fit", "data-fits": "yes" }, icon("check"), h("span", {}, t("estimate_fits", numbers)))
+      : problem(found.message || t("estimate_short", numbers)),
+    h(
+      "p",
+      { class: "pz-hint pz-figure" },
+      t("estimate_context", { context: number(found.max_model_len), per_token: bytes(found.kv_bytes_per_token) }),
+    ),
+  );
+}

@@ -1,0 +1,38 @@
+// Dark, light, or as the system says. Kept in this browser; the first paint is done by a line in the page's head.
+
+const KEY = "pizarra.theme";
+const CHOICES = ["system", "light", "dark"];
+const system = matchMedia("(prefers-color-scheme: dark)");
+const listeners = new Set();
+
+export function themeChoice() {
+  const stored = localStorage.getItem(KEY);
+  return CHOICES.includes(stored) ? stored : "system";
+}
+
+function apply() {
+  const choice = themeChoice();
+  const dark = choice === "dark" || (choice === "system" && system.matches);
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  document.body.classList.toggle("dark", dark);
+  for (const listener of listeners) listener();
+}
+
+export function nextTheme() {
+  localStorage.setItem(KEY, CHOICES[(CHOICES.indexOf(themeChoice()) + 1) % CHOICES.length]);
+  apply();
+  return themeChoice();
+}
+
+/** For what is drawn in pixels: canvases and plots read their colours anew. */
+export function onThemeChange(listener) {
+  listeners.add(listener);
+}
+
+/** A colour of tokens.css. */
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--pz-${name}`).trim();
+}
+
+system.addEventListener("change", apply);
+apply();

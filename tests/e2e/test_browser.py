@@ -1,0 +1,253 @@
+"""The whole product in a real browser, with the real engine and the default model."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser import Tab
+from tests.e2e.conftest import Server, wait_for
+from ui.pages import PAGES, page_path
+
+Opener = Callable[..., AbstractContextManager[Tab]]
+
+pytestmark = pytest.mark.timeout(300)
+
+LOAD_MS = 120_000
+ANSWER_MS = 90_000
+LAST_ANSWER = "[...document.querySelectorAll('.pz-message-assistant .pz-message-text')].at(-1)"
+QUESTION = 'Tell me a very long story about a chalkboard. <img src=x onerror="window.hacked = true"> **now**'
+
+
+def _chip(page: Page, state: str, timeout: float = LOAD_MS) -> None:
+    page.wait_for_selector(f".pz-head .pz-chip[data-state={state}]", timeout=timeout)
+
+
+def _ask(page: Page, text: str) -> None:
+    expect(page.locator(".pz-send")).to_be_enabled(timeout=ANSWER_MS)
+    page.fill("#pz-message", text)
+    page.keyboard.press("Enter")
+
+
+def _answer(page: Page) -> str:
+    return page.locator(".pz-message-assistant .pz-message-text").last.inner_text()
+
+
+def _running(url: str) -> int:
+    engines: list[dict[str, Any]] = httpx.get(f"{url}/api/engines").json()["engines"]
+    return sum(engine["stats"]["num_requests_running"] for engine in engines if engine["stats"])
+
+
+def test_from_nothing_to_a_chat_and_back(unloaded_url: str, open_page: Opener) -> None:
+    """Open, load the default model, chat, reload while it answers, stop, answer again, unload, read the receipt."""
+    with open_page(unloaded_url) as tab:
+        page = tab.go("/")
+        page.click(".pz-first .pz-primary")
+        _chip(page, "ready")
+
+        page.click("nav a[href='/chat']")
+        page.click("button[aria-label='Chat settings']")
+        page.fill("#pz-temperature", "2")  # hot enough that it never comes to an end by itself
+        _ask(page, QUESTION)
+        page.wait_for_function(f"{LAST_ANSWER}?.innerText.length > 20", timeout=ANSWER_MS)
+        seen = _answer(page)
+        page.reload()
+        page.wait_for_selector(".pz-message-assistant[data-state=streaming]", timeout=ANSWER_MS)
+        grown = f"{LAST_ANSWER}?.innerText.length > {len(seen)}"
+        page.wait_for_function(grown, timeout=ANSWER_MS)
+
+        page.keyboard.press("Escape")
+        expect(page.locator(".pz-message-stats")).to_contain_text(
+            re.compile(r"stopped at token \d+"), timeout=ANSWER_MS
+        )
+        wait_for("an idle engine after Stop", lambda: _running(unloaded_url) == 0, 10)
+        expect(page.locator(".pz-message-user .pz-message-text")).to_have_text(QUESTION)
+        assert not page.evaluate("window.hacked === true")
+        first = _answer(page)
+
+        page.click(".pz-message-assistant button[aria-label='Answer again']")
+        page.wait_for_selector(".pz-message-assistant[data-state=streaming]")
+        page.click(".pz-send.pz-stop")
+        expect(page.locator(".pz-versions")).to_contain_text("2/2", timeout=ANSWER_MS)
+        page.click("button[aria-label='Previous version']")
+        expect(page.locator(".pz-versions")).to_contain_text("1/2")
+        assert _answer(page) == first
+
+        page.click(".pz-head-unload button")
+        receipt = re.compile(r"freed [\d.]+ .iB of [\d.]+ .iB in [\d.]+ s")
+        expect(page.locator(".pz-toast-ok")).to_contain_text(receipt, timeout=LOAD_MS)
+        _chip(page, "no_model")
+        expect(page.locator(".pz-notice")).to_contain_text("you can read, not write")
+        page.click("nav a[href='/models']")
+        expect(page.locator("[data-model=smollm2-135m-instruct] .pz-receipt")).to_contain_text(receipt)
+        assert tab.problems == []
+
+
+def test_an_edit_makes_a_branch_and_settings_stay(loaded_url: str, open_page: Opener) -> None:
+    with open_page(loaded_url) as tab:
+        page = tab.go("/chat")
+        page.click("button[aria-label='Chat settings']")
+        page.fill("#pz-max_tokens", "8")
+        page.fill("#pz-temperature", "0")
+        _ask(page, "Say one thing.")
+        finished = ".pz-message-assistant[data-state=complete]"
+        page.wait_for_selector(finished, timeout=ANSWER_MS)
+        expect(page.locator(".pz-message-stats")).to_contain_text("8 out")
+
+        page.click(".pz-message-user button[aria-label='Edit']")
+        page.fill(".pz-message-user textarea", "Say another thing.")
+        page.click(".pz-message-user .pz-primary")
+        expect(page.locator(".pz-message-user .pz-versions")).to_contain_text("2/2", timeout=ANSWER_MS)
+        page.wait_for_selector(finished, timeout=ANSWER_MS)
+        page.click(".pz-message-user button[aria-label='Previous version']")
+        expect(page.locator(".pz-message-user .pz-message-text")).to_have_text("Say one thing.")
+
+        page.reload()
+        expect(page.locator(".pz-message-user .pz-message-text")).to_have_text("Say one thing.")
+        assert page.input_value("#pz-max_tokens") == "8"
+        assert tab.problems == []
+
+
+def test_a_stale_tab_gets_the_newest_state_and_overwrites_nothing(loaded_url: str, open_page: Opener) -> None:
+    created = httpx.post(f"{loaded_url}/api/conversations", json={"title": "mine"}).json()
+    with open_page(loaded_url) as tab:
+        page = tab.go(f"/chat?c={created['id']}")
+        expect(page.locator(".pz-chat-heading")).to_have_text("mine")
+        page.route(
+            "**/api/conversations/*/generate", lambda route: route.continue_(post_data='{"version": 0, "content": "x"}')
+        )
+        _ask(page, "This tab is stale.")
+        expect(page.locator(".pz-toast").first).to_be_visible(timeout=ANSWER_MS)
+        expect(page.locator("#pz-message")).to_have_value("This tab is stale.")
+        kept = httpx.get(f"{loaded_url}/api/conversations/{created['id']}").json()
+        assert kept["messages"] == []
+
+
+def test_a_restart_loses_nothing_and_the_page_comes_back(loaded_url: str, server: Server, open_page: Opener) -> None:
+    with open_page(loaded_url) as tab:
+        page = tab.go("/chat")
+        page.click("button[aria-label='Chat settings']")
+        page.fill("#pz-max_tokens", "6")
+        _ask(page, "Remember me.")
+        page.wait_for_selector(".pz-message-assistant[data-state=complete]", timeout=ANSWER_MS)
+        answer = _answer(page)
+        server.stop()
+        expect(page.locator(".pz-head")).to_have_class(re.compile("pz-stale"), timeout=15_000)
+        expect(page.locator(".pz-age")).to_contain_text(re.compile(r"stale \d+ s"))
+        server.start()
+        expect(page.locator(".pz-head")).not_to_have_class(re.compile("pz-stale"), timeout=60_000)
+        _chip(page, "no_model")
+        assert _answer(page) == answer
+        page.reload()
+        expect(page.locator(".pz-message-user .pz-message-text")).to_have_text("Remember me.")
+        assert _answer(page) == answer
+        assert [problem for problem in tab.problems if "api/live" not in problem] == []
+
+
+def test_the_playground_goes_on_from_a_text_and_stops(loaded_url: str, open_page: Opener) -> None:
+    with open_page(loaded_url) as tab:
+        page = tab.go("/playground")
+        page.fill("#pz-prompt textarea", "Once upon a time")
+        page.get_by_label("number input for Max tokens").fill("5")
+        page.click("#pz-complete")
+        expect(page.locator(".pz-sheet-status")).to_contain_text("5 out", timeout=ANSWER_MS)
+        assert page.locator(".pz-sheet").inner_text().startswith("Once upon a time")
+
+        page.get_by_label("number input for Max tokens").fill("2000")
+        page.click("#pz-complete")
+        wait_for("a running completion", lambda: _running(loaded_url) == 1, 30)
+        page.click("#pz-stop")
+        wait_for("an idle engine after Stop", lambda: _running(loaded_url) == 0, 20)
+        expect(page.locator(".pz-sheet-status")).to_contain_text("stopped")
+        assert tab.problems == []
+
+
+def test_zoom_survives_live_updates(server_url: str, open_page: Opener) -> None:
+    shown = "document.querySelector('.pz-plots .pz-card:nth-child(3) .js-plotly-plot')"
+    with open_page(server_url) as tab:
+        page = tab.go("/monitor")
+        page.wait_for_function(f"{shown}?.data?.some((trace) => trace.y.length > 3)", timeout=30_000)
+        box = page.locator(".pz-plots .pz-card").nth(2).locator(".nsewdrag").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 40)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 41, steps=5)
+        page.mouse.up()
+        zoomed = page.evaluate(f"{shown}._fullLayout.xaxis.range")
+        points = page.evaluate(f"{shown}.data.at(-1).x.at(-1).valueOf()")
+        page.wait_for_function(f"(before) => {shown}.data.at(-1).x.at(-1).valueOf() > before + 1500", arg=points)
+        assert page.evaluate(f"{shown}._fullLayout.xaxis.range") == zoomed
+        page.click("[data-range='1h']")
+        page.wait_for_function(f"(before) => {shown}._fullLayout.xaxis.range[0] !== before", arg=zoomed[0])
+        assert "range=1h" in page.url
+        assert tab.problems == []
+
+
+def test_the_monitor_shows_what_the_api_says(server_url: str, open_page: Opener) -> None:
+    with open_page(server_url) as tab:
+        page = tab.go("/monitor")
+        page.wait_for_selector(".pz-plots .pz-card:nth-child(3) .main-svg")
+        page.click(".pz-pause")
+        shown = page.evaluate(
+            "(() => { const plot = document.querySelector('.pz-plots .pz-card:nth-child(3) .js-plotly-plot');"
+            " const line = plot.data.find((trace) => trace.name === 'total');"
+            " const last = line.y.findLastIndex((value) => value !== null);"
+            " return [line.x[last].valueOf() / 1000, line.y[last]]; })()"
+        )
+        said = httpx.get(f"{server_url}/api/samples", params={"since": shown[0] - 5, "until": shown[0] + 5}).json()
+        total = said["columns"]["host_memory_total_bytes"][said["t"].index(shown[0])]
+        assert shown[1] == pytest.approx(total / 2**30)
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_every_page_fits_a_phone_and_says_nothing_wrong(server_url: str, open_page: Opener, theme: str) -> None:
+    with open_page(server_url, size=(390, 844), theme=theme) as tab:
+        for name in PAGES:
+            page = tab.go(page_path(name))
+            page.wait_for_selector(f"nav a[href='{page_path(name)}'][aria-current=page]")
+            page.wait_for_timeout(500)
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+            assert page.evaluate("document.documentElement.dataset.theme") == theme
+        assert tab.problems == []
+
+
+def test_spanish_by_the_browsers_language(server_url: str, open_page: Opener) -> None:
+    with open_page(server_url, locale="es-ES") as tab:
+        page = tab.go("/playground")
+        expect(page.locator(".pz-rail")).to_contain_text("Modelos")
+        expect(page.locator("#pz-complete")).to_have_text("Completar")
+        assert tab.problems == []
+
+
+def test_a_refused_load_says_why(unloaded_url: str, open_page: Opener) -> None:
+    with open_page(unloaded_url) as tab:
+        page = tab.go("/models")
+        page.click("[data-model=smollm2-135m-instruct] .pz-primary")
+        expect(page.locator(".pz-estimate .pz-fit")).to_contain_text("Fits")
+        page.locator("dialog input[type=number]").nth(2).fill("16000000")
+        expect(page.locator(".pz-estimate .pz-problem")).to_be_visible()
+        page.click("dialog .pz-primary")
+        card = page.locator("[data-model=smollm2-135m-instruct]")
+        expect(card).to_have_attribute("data-state", "failed", timeout=LOAD_MS)
+        expect(card.locator(".pz-problem")).to_contain_text("GiB")
+
+
+def test_an_engine_that_dies_is_shown_with_its_cause(loaded_url: str, open_page: Opener) -> None:
+    pid = httpx.get(f"{loaded_url}/api/engines").json()["engines"][0]["pid"]
+    with open_page(loaded_url) as tab:
+        page = tab.go("/models")
+        _chip(page, "ready")
+        os.kill(pid, signal.SIGKILL)
+        _chip(page, "failed", timeout=10_000)
+        card = page.locator("[data-model=smollm2-135m-instruct]")
+        expect(card.locator(".pz-problem")).to_be_visible(timeout=10_000)
+        expect(card.locator(".pz-primary")).to_contain_text("Load")
+        assert tab.problems == []

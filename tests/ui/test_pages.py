@@ -1,0 +1,31 @@
+"""The registry of pages: each entry leads to a builder, has its icon and its name in every language."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ui.i18n import languages, texts
+from ui.pages import PAGES, page_path, resolve_page
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_resolves_and_can_be_shown(name: str) -> None:
+    assert callable(resolve_page(name))
+    assert (ROOT / "assets/icons" / f"{name}.svg").is_file()
+    assert (ROOT / "assets/js" / f"{name}.js").is_file()
+    assert all(f"nav_{name}" in texts(language) for language in languages())
+
+
+def test_the_first_page_is_the_front_page() -> None:
+    paths = [page_path(name) for name in PAGES]
+    assert paths[0] == "/"
+    assert len(set(paths)) == len(PAGES)
+
+
+def test_an_unknown_page_names_the_known_ones() -> None:
+    with pytest.raises(KeyError, match="overview, chat, playground, models, monitor"):
+        resolve_page("nowhere")
