@@ -115,7 +115,7 @@ def finished_job(url: str, started: httpx.Response) -> dict[str, Any]:
         return job if job["state"] not in ("queued", "running") else None
 
     job = wait_for(f"the end of job {job_id}", ended, JOB_LIMIT_S)
-    assert job["state"] == "succeeded", job
+    assert job["state"] == "succeeded", f"{job['error']}; {job['log'][-5:]}"
     return job
 
 

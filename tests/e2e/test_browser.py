@@ -236,8 +236,7 @@ def test_a_refused_load_says_why(unloaded_url: str, open_page: Opener) -> None:
         expect(page.locator(".pz-estimate .pz-problem")).to_be_visible()
         page.click("dialog .pz-primary")
         card = page.locator("[data-model=smollm2-135m-instruct]")
-        expect(card).to_have_attribute("data-state", "failed", timeout=LOAD_MS)
-        expect(card.locator(".pz-problem")).to_contain_text("GiB")
+        expect(card.locator(".pz-problem")).to_contain_text("GiB", timeout=LOAD_MS)
 
 
 def test_an_engine_that_dies_is_shown_with_its_cause(loaded_url: str, open_page: Opener) -> None:
