@@ -7,7 +7,7 @@ BIN := .venv/bin
 BOOTSTRAP := PYTHON="$(PYTHON)" sh scripts/bootstrap.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench gpu-check clean
+.PHONY: help run test check bench soak gpu-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -31,6 +31,10 @@ check: ## Lint, formatting, types and the architecture test
 bench: ## Measure decoding against transformers on this machine
 	@$(BOOTSTRAP)
 	$(BIN)/python -m bench.decode $(ARGS)
+
+soak: ## Press an engine with 2,000 mixed requests, and check that nothing is left behind
+	@$(BOOTSTRAP) --extra dev
+	$(BIN)/python -m bench.soak $(ARGS)
 
 gpu-check: ## Run the checks that need an NVIDIA GPU (exit status 2: there is none)
 	@PYTHON="$(PYTHON)" sh scripts/gpu_check.sh $(ARGS)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engine.checkpoint_folder import read_chat_template, read_json_object
 from engine.checkpoint_gguf import MAGIC
-from engine.checkpoint_gguf_llama import read_gguf
+from engine.checkpoint_gguf_model import read_gguf
+from engine.checkpoint_gguf_parts import first_part
 from engine.checkpoint_hf_config import read_config
+from engine.checkpoint_hf_families import plain_name
 from engine.checkpoint_info import (
     STORAGE_FORMATS,
     CheckpointError,
@@ -32,6 +35,16 @@ __all__ = ["CheckpointError", "CheckpointInfo", "TensorInfo", "UnsupportedCheckp
 
 OUTPUT_HEAD = "lm_head.weight"
 _LAYERS = "model.layers."
+_LAYER_NORMS = {
+    "pre": ("input_layernorm", "post_attention_layernorm"),
+    "post": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "sandwich": (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
+}
 _DERIVED = ".rotary_emb.inv_freq"  # stored by old checkpoints, computed from the configuration here
 
 
@@ -51,7 +64,7 @@ def read_checkpoint(path: Path) -> CheckpointInfo:
 
 
 def find_gguf(folder: Path) -> Path:
-    """The one GGUF file of `folder`."""
+    """The one GGUF file of `folder`, or the first part of the one that is split."""
     try:
         found = sorted(folder.glob("*.gguf"))
     except OSError as error:
@@ -60,6 +73,9 @@ def find_gguf(folder: Path) -> Path:
         return found[0]
     if not found:
         raise CheckpointError(f"{folder}: no model here: neither config.json with {SINGLE_FILE} nor a .gguf file")
+    first = first_part(found)
+    if first is not None:
+        return first
     names = ", ".join(path.name for path in found)
     raise CheckpointError(f"{folder}: several GGUF files ({names}); name the one to load")
 
@@ -84,7 +100,11 @@ def _read_safetensors(folder: Path, weights: Path | None) -> CheckpointInfo:
     config_path = folder / "config.json"
     metadata = read_json_object(config_path)
     config = read_config(config_path, metadata)
-    tensors = {name: tensor for name, tensor in read_tensors(folder, weights).items() if not name.endswith(_DERIVED)}
+    tensors = {}
+    for name, tensor in read_tensors(folder, weights).items():
+        if not name.endswith(_DERIVED):
+            renamed = plain_name(name) if config.num_experts else name
+            tensors[renamed] = replace(tensor, name=renamed)
     return _describe(weights or folder, "safetensors", config, tensors, read_chat_template(folder), metadata)
 
 
@@ -121,28 +141,64 @@ def _dominant_format(tensors: list[TensorInfo]) -> str:
 
 def expected_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Name and shape of every tensor that a model of this configuration needs."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    hidden = config.hidden_size
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
     for layer in range(config.num_hidden_layers):
         prefix = f"{_LAYERS}{layer}."
-        yield f"{prefix}input_layernorm.weight", (hidden,)
-        yield f"{prefix}post_attention_layernorm.weight", (hidden,)
-        for name, out_features, in_features, has_bias in (
-            ("self_attn.q_proj", queries, hidden, config.attention_bias),
-            ("self_attn.k_proj", keys, hidden, config.attention_bias),
-            ("self_attn.v_proj", keys, hidden, config.attention_bias),
-            ("self_attn.o_proj", hidden, queries, config.attention_bias),
-            ("mlp.gate_proj", inner, hidden, config.mlp_bias),
-            ("mlp.up_proj", inner, hidden, config.mlp_bias),
-            ("mlp.down_proj", hidden, inner, config.mlp_bias),
-        ):
+        for name in _LAYER_NORMS[config.norm_placement]:
+            yield f"{prefix}{name}.weight", (hidden,)
+        for name, size in _head_norms(config):
+            yield f"{prefix}self_attn.{name}.weight", (size,)
+        for name, out_features, in_features, has_bias in _linears(config):
             yield f"{prefix}{name}.weight", (out_features, in_features)
             if has_bias:
                 yield f"{prefix}{name}.bias", (out_features,)
     yield "model.norm.weight", (hidden,)
     if not config.tie_word_embeddings:
         yield OUTPUT_HEAD, (config.vocab_size, hidden)
+
+
+def _head_norms(config: ModelConfig) -> tuple[tuple[str, int], ...]:
+    if config.qk_norm == "none":
+        return ()
+    whole = config.qk_norm == "projection"
+    queries, keys = config.num_attention_heads if whole else 1, config.num_key_value_heads if whole else 1
+    return ("q_norm", queries * config.head_dim), ("k_norm", keys * config.head_dim)
+
+
+_Linear = tuple[str, int, int, bool]  # name, outputs, inputs, whether it has a bias
+
+
+def _linears(config: ModelConfig) -> tuple[_Linear, ...]:
+    """A layer's matrices as the checkpoint stores them."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    qkv_bias = config.attention_bias or config.qkv_bias
+    output = ("self_attn.o_proj", hidden, queries, config.attention_bias)
+    if config.fused_projections:
+        fused = ("self_attn.qkv_proj", queries + 2 * keys, hidden, qkv_bias)
+        gate_up = ("mlp.gate_up_proj", 2 * inner, hidden, config.mlp_bias)
+        return fused, output, gate_up, ("mlp.down_proj", hidden, inner, config.mlp_bias)
+    attention = (
+        ("self_attn.q_proj", queries, hidden, qkv_bias),
+        ("self_attn.k_proj", keys, hidden, qkv_bias),
+        ("self_attn.v_proj", keys, hidden, qkv_bias),
+        output,
+    )
+    if config.num_experts:
+        router = ("mlp.gate", config.num_experts, hidden, False)
+        experts = [_gated(f"mlp.experts.{index}", config) for index in range(config.num_experts)]
+        return (*attention, router, *(linear for expert in experts for linear in expert))
+    return attention + _gated("mlp", config)
+
+
+def _gated(prefix: str, config: ModelConfig) -> tuple[_Linear, ...]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    return (
+        (f"{prefix}.gate_proj", inner, hidden, config.mlp_bias),
+        (f"{prefix}.up_proj", inner, hidden, config.mlp_bias),
+        (f"{prefix}.down_proj", hidden, inner, config.mlp_bias),
+    )
 
 
 def _check_config(info: CheckpointInfo) -> None:
@@ -189,5 +245,5 @@ def _check_tensor(info: CheckpointInfo, tensor: TensorInfo, shape: tuple[int, ..
     if tensor.dtype not in STORAGE_FORMATS:
         raise UnsupportedCheckpointError(
             f"{tensor.file}: tensor {tensor.name} is stored as {tensor.dtype}, which is not supported yet (supported: "
-            f"{', '.join(STORAGE_FORMATS)}); choose a Q4_0, Q4_1, Q8_0 or F16 GGUF file, or safetensors in F16 or BF16"
+            f"{', '.join(STORAGE_FORMATS)}); choose a Q4_K_M, Q8_0 or F16 GGUF file, or safetensors in F16 or BF16"
         )

@@ -1,6 +1,6 @@
 """Reads the header of a GGUF file (versions 2 and 3): key-values and the table of tensors.
 
-Owns the byte format. Knows neither what the keys mean (checkpoint_gguf_llama.py) nor how blocks become numbers
+Owns the byte format. Knows neither what the keys mean (checkpoint_gguf_model.py) nor how blocks become numbers
 (engine.quant).
 Invariant: no length found in the file is trusted: each is held against the bytes that are left before it is used.
 """
@@ -169,7 +169,6 @@ def read_gguf_header(path: Path) -> GgufHeader:
         _check_version(reader)
         num_tensors = reader.count(_SMALLEST_TENSOR, "the number of tensors")
         metadata = _read_metadata(reader)
-        _refuse_split(path, metadata)
         entries = [_read_entry(reader) for _ in range(num_tensors)]
         data_start = _align(reader.position, _alignment(reader, metadata))
     return GgufHeader(path, metadata, _place(reader, entries, data_start))
@@ -196,14 +195,6 @@ def _read_metadata(reader: _Reader) -> dict[str, Any]:
     return metadata
 
 
-def _refuse_split(path: Path, metadata: dict[str, Any]) -> None:
-    parts = metadata.get("split.count", 1)
-    if isinstance(parts, int) and parts > 1:
-        raise UnsupportedCheckpointError(
-            f"{path}: one of {parts} parts of a split GGUF; join them first (llama-gguf-split --merge FIRST OUTPUT)"
-        )
-
-
 def _read_entry(reader: _Reader) -> _TensorEntry:
     name = reader.string("a tensor's name")
     num_dimensions = reader.integer("I", f"the dimensions of {name}")
@@ -221,7 +212,7 @@ def _storage_format(reader: _Reader, name: str) -> tuple[str, BlockLayout]:
     type_id = reader.integer("I", f"the type of {name}")
     if type_id not in GGML_TYPES:
         raise UnsupportedCheckpointError(
-            f"{reader.path}: tensor {name} has the unknown ggml type {type_id}; choose a Q4_0, Q4_1, Q8_0 or F16 file"
+            f"{reader.path}: tensor {name} has the unknown ggml type {type_id}; choose a Q4_K_M, Q8_0 or F16 file"
         )
     return GGML_TYPES[type_id]
 

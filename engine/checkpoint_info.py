@@ -39,6 +39,11 @@ STORAGE_FORMATS: dict[str, BlockLayout] = {
     "Q8_0": BlockLayout(32, 34),
     "Q4_0": BlockLayout(32, 18),
     "Q4_1": BlockLayout(32, 20),
+    "Q5_0": BlockLayout(32, 22),
+    "Q5_1": BlockLayout(32, 24),
+    "Q4_K": BlockLayout(256, 144),
+    "Q5_K": BlockLayout(256, 176),
+    "Q6_K": BlockLayout(256, 210),
 }
 
 

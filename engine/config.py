@@ -65,18 +65,28 @@ DTYPES = ("auto", "bfloat16", "float32", "float64")
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """Rotary frequency scaling. `kind` is "linear" or "llama3" (Llama 3.1's by-wavelength interpolation)."""
+    """Rotary frequency scaling for contexts longer than the trained one.
+
+    kind: "linear", "llama3" (Llama 3.1's by-wavelength interpolation), "yarn" (arXiv 2309.00071) or "longrope"
+    (arXiv 2402.13753). Cosines and sines are multiplied by `attention_factor`.
+    """
 
     kind: str
     factor: float
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 8192
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0  # yarn: pairs that turn this often within the original context keep their frequency
+    beta_slow: float = 1.0  # yarn: pairs that turn less often than this are interpolated in full
+    truncate: bool = True  # yarn: the bounds between the two are rounded to whole pairs
+    short_factors: tuple[float, ...] = ()  # longrope: divisors, one per rotary pair, up to the original context
+    long_factors: tuple[float, ...] = ()  # longrope: the same beyond it
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A dense decoder's architecture, from config.json or GGUF metadata."""
+    """A decoder's architecture, from config.json or GGUF metadata. The defaults are Llama's."""
 
     architecture: str  # key of engine.models.registry.MODELS, e.g. "llama"
     hidden_size: int
@@ -91,10 +101,28 @@ class ModelConfig:
     rope_theta: float
     rope_scaling: RopeScaling | None = None
     tie_word_embeddings: bool = False
-    attention_bias: bool = False
+    attention_bias: bool = False  # of q, k, v and the output
     mlp_bias: bool = False
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = field(default=())
+    qkv_bias: bool = False  # of q, k and v where attention_bias is not set
+    qk_norm: str = "none"  # "none" | "head" (one weight for all heads) | "projection" (over all heads at once)
+    norm_placement: str = "pre"  # where norms stand to attention and MLP: "pre" | "post" | "sandwich" (both)
+    norm_offset: float = 0.0  # added to every norm's weight
+    activation: str = "silu"  # of the gated MLP: "silu" | "gelu_tanh"
+    fused_projections: bool = False  # the checkpoint stores q, k, v as one matrix, gate and up as another
+    layer_windows: tuple[int, ...] = ()  # sliding window of each layer, 0 = full attention; empty: all full
+    window_rope_theta: float | None = None  # rotary base of the layers with a window; None: rope_theta, scaled alike
+    nope_layers: tuple[int, ...] = ()  # layers without rotary embedding
+    attention_scale: float | None = None  # None: head_dim ** -0.5
+    attention_soft_cap: float = 0.0  # 0: none
+    logits_soft_cap: float = 0.0  # 0: none
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0  # of what attention and MLP add to the residual
+    logits_scale: float = 1.0
+    num_experts: int = 0  # 0: one dense MLP; else this many of width intermediate_size in every layer
+    num_experts_per_token: int = 0
+    normalise_experts: bool = True  # the weights of a token's experts sum to 1
 
 
 @dataclass(frozen=True, slots=True)

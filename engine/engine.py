@@ -1,7 +1,7 @@
 """The engine: requests in, tokens out, one step at a time.
 
-Owns the loop's one turn and the admission of requests; knows ids only, no text, no pipe. Invariant: every request that
-was added gets exactly one row with a finish_reason, and its blocks return to the pool.
+Owns the loop's one turn and the admission of requests; knows ids only, no text, no pipe. Invariant: every sample of a
+request that was added gets exactly one row with a finish_reason, and its blocks return to the pool.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from engine.core.block_pool import BlockPool
 from engine.core.kv_cache_manager import KVCacheManager
 from engine.core.outputs import RequestOutput
 from engine.core.prefix import PrefixHasher
-from engine.core.request import FinishReason, Request
+from engine.core.request import FinishReason, Request, RequestStatus
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.core.stats import EngineCounters
 from engine.protocol import EngineStats
 from engine.runner.executor import Executor
+from engine.sample.grammar import GrammarCompiler, GrammarError
+
+MAX_SAMPLES = 128  # of one prompt, as OpenAI has it
 
 
 class Engine:
@@ -36,9 +39,11 @@ class Engine:
         vocab_size: int,
         eos_token_ids: Sequence[int],
         model_identity: str,
+        grammars: GrammarCompiler,
     ) -> None:
         """num_blocks counts the null block. model_identity: what tells this model's cached blocks from another's."""
         self.executor = executor
+        self.grammars = grammars
         self.pool = BlockPool(num_blocks)
         size = options.block_size
         hasher = PrefixHasher(f"{model_identity}\0{size}", size) if options.enable_prefix_caching else None
@@ -61,59 +66,86 @@ class Engine:
         *,
         priority: int = 0,
         cache_salt: str = "",
+        n: int = 1,
     ) -> RequestOutput | None:
-        """Queues a request; returns its error row when it cannot be served."""
-        fault = self._fault(request_id, prompt_token_ids)
+        """Queues n samples of a request; returns their common error row when it cannot be served.
+
+        The samples share a seed and differ by their index in the noise. All but the first wait until that one has
+        computed the prompt, and find its whole blocks in the cache.
+        """
+        fault = self._fault(request_id, prompt_token_ids, sampling, n)
         if fault is not None:
-            self.counters.observe_finished(1)
+            self.counters.observe_finished(n)
             return RequestOutput(request_id, [], finish_reason=FinishReason.ERROR, error=fault)
         picked = secrets.randbits(53)  # clients in JavaScript keep 53 bits exact
         ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
-        self.scheduler.add(
-            Request(
-                request_id=request_id,
-                token_ids=list(prompt_token_ids),
-                sampling=sampling,
-                seed=picked if sampling.seed is None else sampling.seed,
-                end_token_ids=ends,
-                max_output_tokens=min(sampling.max_tokens, self.max_model_len - len(prompt_token_ids)),
-                priority=priority,
-                cache_salt=cache_salt,
-            )
+        first = Request(
+            request_id=request_id,
+            token_ids=list(prompt_token_ids),
+            sampling=sampling,
+            seed=picked if sampling.seed is None else sampling.seed,
+            end_token_ids=ends,
+            max_output_tokens=min(sampling.max_tokens, self.max_model_len - len(prompt_token_ids)),
+            priority=priority,
+            cache_salt=cache_salt,
         )
+        samples = [first, *(first.sibling(index) for index in range(1, n))]
+        if sampling.guided is not None:
+            for request in samples:
+                self.scheduler.hold(request, RequestStatus.WAITING_GRAMMAR)
+            self.grammars.submit(request_id, sampling.guided)
+        else:
+            self.scheduler.add_samples(samples)
         return None
 
-    def abort_request(self, request_id: str, num_output_tokens: int | None = None) -> RequestOutput | None:
-        """Ends a request; None when it is unknown or has ended already."""
-        row = self.scheduler.abort(request_id, num_output_tokens)
-        if row is not None:
-            self.counters.observe_finished(1)
-        return row
+    def abort_request(
+        self, request_id: str, num_output_tokens: int | None = None, index: int | None = None
+    ) -> list[RequestOutput]:
+        """Ends a request, all its samples or the one of that index; no rows when it is unknown or has ended."""
+        doomed = [one for one in self.scheduler.samples_of(request_id) if index is None or one.sample_index == index]
+        rows = [row for one in doomed if (row := self.scheduler.abort(one.request_id, num_output_tokens)) is not None]
+        self.counters.observe_finished(len(rows))
+        return rows
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return self.scheduler.has_work()
+        return self.scheduler.has_work() or self.grammars.has_compiled()
+
+    def has_requests(self) -> bool:
+        """Whether any request has not ended; some may wait for their grammars while there is no work."""
+        return bool(self.scheduler.requests)
 
     def step(self) -> list[RequestOutput]:
-        """One turn: plan, run, count, take the tokens in."""
-        plan = self.scheduler.schedule()
-        result = self.executor.execute(plan)
-        self.counters.observe(plan, result)
-        rows = self.scheduler.update(plan, result)
+        """One turn: plan, run, count, take the tokens in.
+
+        Grammars that are at fault have a turn of their own, so that a step that fails does not lose their rows.
+        """
+        rows = self._take_grammars()
+        if not rows and self.scheduler.has_work():
+            plan = self.scheduler.schedule()
+            result = self.executor.execute(plan)
+            self.counters.observe(plan, result)
+            rows = self.scheduler.update(plan, result)
         self.counters.observe_finished(sum(row.finish_reason is not None for row in rows))
         return rows
 
     def fail_all(self, error: str) -> list[RequestOutput]:
         """Ends every request with an error row: a step failed, and nobody's state can be trusted."""
-        rows = []
-        for request_id in list(self.scheduler.requests):
-            aborted = self.abort_request(request_id)
-            if aborted is not None:
-                rows.append(
-                    RequestOutput(
-                        request_id, [], finish_reason=FinishReason.ERROR, error=error, summary=aborted.summary
-                    )
-                )
+        rows = [self.scheduler.fail(request, error) for request in list(self.scheduler.requests.values())]
+        self.counters.observe_finished(len(rows))
+        return rows
+
+    def _take_grammars(self) -> list[RequestOutput]:
+        """Starts the requests whose grammars are compiled; rows of those whose grammars are at fault."""
+        rows: list[RequestOutput] = []
+        for request_id, compiled in self.grammars.take_compiled():
+            samples = self.scheduler.samples_of(request_id)
+            if isinstance(compiled, GrammarError):
+                rows.extend(self.scheduler.fail(request, f"guided: {compiled}") for request in samples)
+                continue
+            for request in samples:
+                request.grammar = compiled.matcher()
+            self.scheduler.start_samples(samples)
         return rows
 
     def stats(self) -> EngineStats:
@@ -122,7 +154,7 @@ class Engine:
         return EngineStats(
             t_s=time.time(),
             num_requests_running=len(self.scheduler.running),
-            num_requests_waiting=len(self.scheduler.waiting),
+            num_requests_waiting=len(self.scheduler.waiting) + len(self.scheduler.held),
             kv_blocks_total=self.pool.num_total,
             kv_blocks_used=self.pool.num_used,
             kv_blocks_cached=self.pool.num_cached,
@@ -139,9 +171,9 @@ class Engine:
             prefix_cache_hits_total=self.scheduler.prefix_hits,
         )
 
-    def _fault(self, request_id: str, prompt_token_ids: list[int]) -> str | None:
+    def _fault(self, request_id: str, prompt_token_ids: list[int], sampling: SamplingParams, n: int) -> str | None:
         """Why a request cannot be served, or None."""
-        if request_id in self.scheduler.requests:
+        if self.scheduler.samples_of(request_id):
             return f"request id {request_id!r} is already running; ids are unique"
         if not prompt_token_ids:
             return "the prompt is empty; give at least one token"
@@ -153,4 +185,7 @@ class Engine:
         outside = next((token for token in prompt_token_ids if not 0 <= token < self.vocab_size), None)
         if outside is not None:
             return f"prompt token id {outside} lies outside the vocabulary of {self.vocab_size} tokens"
-        return None
+        if not 1 <= n <= MAX_SAMPLES:
+            return f"n={n}: must lie between 1 and {MAX_SAMPLES}"
+        fault = sampling.token_id_fault(self.vocab_size)
+        return None if fault is None else str(fault)

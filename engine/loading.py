@@ -21,6 +21,8 @@ from engine.engine import Engine
 from engine.models.registry import UnsupportedModel
 from engine.runner.exactness import Exactness, probe
 from engine.runner.model_runner import LoadPlan, ModelRunner, Progress, plan_load
+from engine.sample.grammar import GrammarCompiler
+from engine.vocab import load_vocab
 
 T = TypeVar("T")
 
@@ -63,9 +65,16 @@ def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedE
         vocab_size=info.config.vocab_size,
         eos_token_ids=info.config.eos_token_ids,
         model_identity=f"{info.path}\0{info.weights_bytes_on_disk}\0{plan.dtype}",
+        grammars=GrammarCompiler(lambda: _token_table(path), info.config.vocab_size, info.config.eos_token_ids),
     )
     settings = [*plan.settings, *_kernel_settings(runner)]
     return LoadedEngine(engine, runner, info, plan, exactness, settings, time.monotonic() - start)
+
+
+def _token_table(path: Path) -> list[bytes]:
+    """The bytes of every token, read only when a grammar needs them."""
+    vocab = load_vocab(path)
+    return [vocab.token_bytes(token_id) for token_id in range(vocab.size)]
 
 
 def _typed(step: Callable[[], T]) -> T:

@@ -14,6 +14,7 @@ import os
 import queue
 import threading
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -51,7 +52,8 @@ class EngineProcess:
     def __init__(self, connection: Connection, loaded: LoadedEngine) -> None:
         self.connection = connection
         self.engine: Engine = loaded.engine
-        self.inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()  # None: there is work, wake up
+        self.engine.grammars.on_compiled = lambda: self.inbox.put(None)
         self.draining = False
         self.stopping = False
         self.next_stats_s = 0.0
@@ -63,10 +65,11 @@ class EngineProcess:
             rows = self._take_messages()
             if self.engine.has_work():
                 rows.extend(self._step())
+                self._check_when_idle()
             if rows:
                 self._send(StepOutputs(rows))
             self._send_stats()
-            if self.draining and not self.engine.has_work():
+            if self.draining and not self.engine.has_requests():
                 return
 
     def _read(self) -> None:
@@ -88,31 +91,34 @@ class EngineProcess:
             except queue.Empty:
                 return rows
             wait_s = 0.0
-            row = self._handle(message)
-            if row is not None:
-                rows.append(row)
+            if message is not None:
+                rows.extend(self._handle(message))
 
-    def _handle(self, message: ToEngine) -> RequestOutput | None:
+    def _handle(self, message: ToEngine) -> list[RequestOutput]:
         match message:
-            case AddRequest() if self.draining:
-                return RequestOutput(
-                    message.request_id, [], "error", "the engine is being unloaded; send it again later"
-                )
             case AddRequest():
-                return self.engine.add_request(
-                    message.request_id,
-                    message.prompt_token_ids,
-                    message.sampling,
-                    priority=message.priority,
-                    cache_salt=message.cache_salt,
-                )
+                refused = self._add(message)
+                samples = range(max(1, message.n))
+                return [] if refused is None else [replace(refused, index=index) for index in samples]
             case AbortRequest():
-                return self.engine.abort_request(message.request_id, message.num_output_tokens)
+                return self.engine.abort_request(message.request_id, message.num_output_tokens, message.index)
             case Drain():
                 self.draining = True
             case Shutdown():
                 self.stopping = True
-        return None
+        return []
+
+    def _add(self, message: AddRequest) -> RequestOutput | None:
+        if self.draining:
+            return RequestOutput(message.request_id, [], "error", "the engine is being unloaded; send it again later")
+        return self.engine.add_request(
+            message.request_id,
+            message.prompt_token_ids,
+            message.sampling,
+            priority=message.priority,
+            cache_salt=message.cache_salt,
+            n=message.n,
+        )
 
     def _step(self) -> list[RequestOutput]:
         try:
@@ -122,6 +128,11 @@ class EngineProcess:
             rows = self.engine.fail_all(f"the step failed: {type(error).__name__}: {error}")
             self.engine.scheduler.kv.check()
             return rows
+
+    def _check_when_idle(self) -> None:
+        """Proves the books of the blocks whenever the last request has ended; AssertionError ends the engine."""
+        if not self.engine.has_requests():
+            self.engine.scheduler.kv.check()
 
     def _send_stats(self) -> None:
         now = time.monotonic()
@@ -215,7 +226,12 @@ def main() -> int:
         return 1
     send(connection, ready_message(loaded, options))
     log.info("ready: %s on %s", arguments.model, loaded.plan.device.name)
-    EngineProcess(connection, loaded).run()
+    try:
+        EngineProcess(connection, loaded).run()
+    except AssertionError as error:
+        log.exception("the block pool's books do not balance")
+        send(connection, EngineFailed("internal", f"the block pool's books do not balance: {error}"))
+        return 1
     return 0
 
 

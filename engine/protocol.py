@@ -10,10 +10,12 @@ from __future__ import annotations
 import msgspec
 
 from engine.config import EffectiveSetting
+from engine.core.outputs import Logprobs as Logprobs
 from engine.core.outputs import RequestOutput as RequestOutput
 from engine.core.outputs import RequestSummary as RequestSummary
 from engine.core.outputs import RequestTiming as RequestTiming
-from engine.core.sampling_params import SamplingParams
+from engine.core.sampling_params import Guided as Guided
+from engine.core.sampling_params import SamplingParams as SamplingParams
 
 PROTOCOL_VERSION = 1
 
@@ -26,23 +28,29 @@ class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=True, omit_def
 
 
 class AddRequest(_Message, frozen=True):
-    """Start a request. `prompt_token_ids` is not empty. `request_id` is unique within the engine's life."""
+    """Start a request. `prompt_token_ids` is not empty. `request_id` is unique within the engine's life.
+
+    n: how many samples of the prompt; rows bear their `index`, and each sample gets a row with a finish_reason.
+    """
 
     request_id: str
     prompt_token_ids: list[int]
     sampling: SamplingParams
     priority: int = 0  # lower is served first
     cache_salt: str = ""  # only requests of one salt share cached blocks
+    n: int = 1
 
 
 class AbortRequest(_Message, frozen=True):
     """End a request now. Unknown or finished ids are ignored.
 
     `num_output_tokens`: how many output tokens count (a stop string was found there); None: all that were made.
+    `index`: only this one of its samples; None: all.
     """
 
     request_id: str
     num_output_tokens: int | None = None
+    index: int | None = None
 
 
 class Drain(_Message, frozen=True):

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from engine.checkpoint import find_gguf, read_checkpoint
 from engine.checkpoint_folder import read_chat_template, read_eos_token_ids, read_optional_object, read_special_token
 from engine.checkpoint_gguf import MAGIC
+from engine.checkpoint_gguf_parts import first_part
 from engine.checkpoint_info import CheckpointError, CheckpointInfo, read_head
 from engine.vocab_gguf import VocabError, convert_gguf_tokenizer
 
@@ -88,7 +89,9 @@ def load_vocab(path: Path) -> Vocab:
     folder = path if path.is_dir() else path.parent
     try:
         if path.is_file() and read_head(path).startswith(MAGIC):
-            beside = (folder / TOKENIZER_FILE).is_file() and len(list(folder.glob("*.gguf"))) == 1
+            files = sorted(folder.glob("*.gguf"))
+            alone = len(files) == 1 or first_part(files) is not None
+            beside = alone and (folder / TOKENIZER_FILE).is_file()
             return _from_folder(folder) if beside else _from_gguf(path)
         if (folder / TOKENIZER_FILE).is_file():
             return _from_folder(folder)

@@ -51,11 +51,14 @@ PRE_TOKENIZERS: dict[str, tuple[str, ...]] = {
     "llama-bpe": (_LLAMA3_WORDS,),
     "llama3": (_LLAMA3_WORDS,),
     "llama-v3": (_LLAMA3_WORDS,),
+    "smaug-bpe": (_LLAMA3_WORDS,),
+    "dbrx": (_LLAMA3_WORDS,),
     "qwen2": (_QWEN2_WORDS,),
     "deepseek-r1-qwen": (_QWEN2_WORDS,),
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", r"[0-9][0-9][0-9]"),
 }
-_LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")  # whole words that are tokens are taken as such; begin with BOS
+_LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")  # texts begin with BOS
+_WHOLE_WORD_NAMES = (*_LLAMA3_NAMES, "smaug-bpe")  # Llama 3's vocabulary: whole words that are tokens are taken as such
 _NFC_NAMES = ("qwen2", "deepseek-r1-qwen")
 
 
@@ -138,8 +141,7 @@ def _byte_level(tables: _Tables) -> tuple[Tokenizer, bool]:
             f"is {name!r}; known pre-tokenizers are {', '.join(PRE_TOKENIZERS)}",
             "use a file made by a current converter, or a checkpoint with a tokenizer.json",
         )
-    like_llama3 = name in _LLAMA3_NAMES
-    tokenizer = Tokenizer(BPE(tables.ids, tables.merges(), ignore_merges=like_llama3))
+    tokenizer = Tokenizer(BPE(tables.ids, tables.merges(), ignore_merges=name in _WHOLE_WORD_NAMES))
     cuts = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in PRE_TOKENIZERS[name]]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -147,7 +149,7 @@ def _byte_level(tables: _Tables) -> tuple[Tokenizer, bool]:
     if name in _NFC_NAMES:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer, like_llama3
+    return tokenizer, name in _LLAMA3_NAMES
 
 
 def _sentencepiece(tables: _Tables) -> tuple[Tokenizer, bool]:

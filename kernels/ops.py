@@ -26,6 +26,11 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def rounded(value: float, dtype: torch.dtype) -> float:
+    """The number of `dtype` nearest to `value`."""
+    return float(torch.tensor(value, dtype=dtype))
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionMetadata:
     """Who attends to what in one step. Built once a step, read by every layer.
@@ -50,13 +55,41 @@ class Embedding(Protocol):
 
 
 class RmsNorm(Protocol):
-    def __call__(self, out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
-        """out [T, H] = x / sqrt(mean(x^2) + eps) * weight [H] (arXiv 1910.07467)."""
+    def __call__(self, out: Tensor, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> None:
+        """out [T, H] = x / sqrt(mean(x^2) + eps) * (weight [H] + offset) (arXiv 1910.07467). `out` may be `x`.
+
+        The offset is added in fp32: Gemma stores what its scales differ from 1 by.
+        """
 
 
 class AddRmsNorm(Protocol):
-    def __call__(self, out: Tensor, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
+    def __call__(
+        self, out: Tensor, residual: Tensor, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0
+    ) -> None:
         """residual [T, H] += x [T, H] (rounded to dtype); out = rms_norm(residual)."""
+
+
+class GroupRmsNorm(Protocol):
+    def __call__(self, x: Tensor, first: int, groups: int, weight: Tensor, eps: float, offset: float = 0.0) -> None:
+        """In x [T, W], the columns from `first` on, in `groups` groups of weight's size each, become rms_norm(group).
+
+        Every group has the same weight [size]. Columns outside are left alone.
+        """
+
+
+class Add(Protocol):
+    def __call__(self, residual: Tensor, x: Tensor) -> None:
+        """residual [T, H] += x [T, H], rounded to dtype."""
+
+
+class Scale(Protocol):
+    def __call__(self, x: Tensor, factor: float) -> None:
+        """x *= factor, each product rounded once."""
+
+
+class SoftCap(Protocol):
+    def __call__(self, x: Tensor, cap: float) -> None:
+        """x = cap * tanh(x / cap) (arXiv 2408.00118)."""
 
 
 class Linear(Protocol):
@@ -95,11 +128,15 @@ class PagedAttention(Protocol):
         v_cache: Tensor,
         metadata: AttentionMetadata,
         scale: float,
+        window: int = 0,
+        soft_cap: float = 0.0,
     ) -> None:
         """out [T, A * D] = causal softmax attention of each row over its request's blocks (arXiv 2309.06180).
 
-        Queries are the first A * D columns of qkv. The context is split at fixed sizes, so that a row's sums run in one
-        order whatever else is in the step. Padding rows get zeros.
+        Queries are the first A * D columns of qkv. With a window above 0 a row sees only its own key and the
+        window - 1 before it; with a soft cap above 0 scores are capped as in `SoftCap` before the softmax. The context
+        is split at sizes that depend on a row's position alone, so that its sums run in one order whatever else is in
+        the step. Padding rows get zeros.
         """
 
 
@@ -108,9 +145,35 @@ class SiluMul(Protocol):
         """out [T, I] = silu(gate_up[:, :I]) * gate_up[:, I:]."""
 
 
+class GeluMul(Protocol):
+    def __call__(self, out: Tensor, gate_up: Tensor) -> None:
+        """out [T, I] = gelu(gate_up[:, :I]) * gate_up[:, I:], gelu in its tanh form (arXiv 1606.08415)."""
+
+
+class MixtureMlp(Protocol):
+    def __call__(
+        self, out: Tensor, x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, top_k: int, normalise: bool
+    ) -> None:
+        """out [T, H] = sum of p_e * down_e(silu(gate_e(x)) * up_e(x)) over each row's top_k experts (arXiv 2401.04088).
+
+        router [E, H]; gate_up [E, 2 I, H]; down [E, H, I]. p = softmax(x @ router^T) over all experts, in fp32; with
+        `normalise` the chosen ones are divided by their sum. Of equal ones the lowest expert is chosen.
+        """
+
+
 class GatherRows(Protocol):
     def __call__(self, out: Tensor, x: Tensor, rows: Tensor) -> None:
         """out [S, H] = x [T, H] at rows int64 [S]."""
+
+
+class Draw(Protocol):
+    def __call__(self, out: Tensor, scores: Tensor, addresses: Tensor) -> None:
+        """out int64 [R] = for each row the token v that maximises scores [R, V] + noise; ties to the lowest id.
+
+        scores fp32 (fp64 for a float64 model), -inf where a token is out, with at least one finite score a row. The
+        noise is `kernels.noise.gumbel` at addresses int64 [R, 4]: seed (its 64 bits), position, sample index, stream.
+        Sums run in fp64. This draws exactly from softmax(scores) (the Gumbel-max trick).
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +188,15 @@ class Ops:
     embedding: Embedding
     rms_norm: RmsNorm
     add_rms_norm: AddRmsNorm
+    group_rms_norm: GroupRmsNorm
+    add: Add
+    scale: Scale
+    soft_cap: SoftCap
     linear: Linear
     rotary_kv_write: RotaryKvWrite
     paged_attention: PagedAttention
     silu_mul: SiluMul
+    gelu_mul: GeluMul
+    mixture_mlp: MixtureMlp
     gather_rows: GatherRows
+    draw: Draw

@@ -25,6 +25,22 @@ KERNELS: dict[str, dict[str, str]] = {
         "cpu_ops": "kernels.cpu_ops.norm:add_rms_norm",
         "reference": "kernels.reference.norm:add_rms_norm",
     },
+    "group_rms_norm": {
+        "cpu_ops": "kernels.cpu_ops.norm:group_rms_norm",
+        "reference": "kernels.reference.norm:group_rms_norm",
+    },
+    "add": {
+        "cpu_ops": "kernels.cpu_ops.elementwise:add",
+        "reference": "kernels.reference.elementwise:add",
+    },
+    "scale": {
+        "cpu_ops": "kernels.cpu_ops.elementwise:scale",
+        "reference": "kernels.reference.elementwise:scale",
+    },
+    "soft_cap": {
+        "cpu_ops": "kernels.cpu_ops.elementwise:soft_cap",
+        "reference": "kernels.reference.elementwise:soft_cap",
+    },
     "linear": {
         "cpu_ops": "kernels.cpu_ops.linear:linear",
         "reference": "kernels.reference.linear:linear",
@@ -41,7 +57,19 @@ KERNELS: dict[str, dict[str, str]] = {
         "cpu_ops": "kernels.cpu_ops.activation:silu_mul",
         "reference": "kernels.reference.activation:silu_mul",
     },
+    "gelu_mul": {
+        "cpu_ops": "kernels.cpu_ops.activation:gelu_mul",
+        "reference": "kernels.reference.activation:gelu_mul",
+    },
+    "mixture_mlp": {
+        "cpu_ops": "kernels.cpu_ops.mixture:mixture_mlp",
+        "reference": "kernels.reference.mixture:mixture_mlp",
+    },
     "gather_rows": {"reference": "kernels.reference.embedding:gather_rows"},
+    "draw": {
+        "cpu_ops": "kernels.cpu_ops.draw:draw",
+        "reference": "kernels.reference.draw:draw",
+    },
 }
 
 THREADS: dict[str, str] = {"cpu_ops": "kernels.cpu_ops.binding:set_threads"}  # backends with threads of their own

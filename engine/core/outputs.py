@@ -34,11 +34,36 @@ class RequestSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Natural log probabilities of a run of tokens, one entry a token.
+
+    logprobs: of the token itself. top_token_ids, top_logprobs: the most likely tokens at its place, as many as were
+    asked for, most likely first.
+    """
+
+    logprobs: list[float] = field(default_factory=list)
+    top_token_ids: list[list[int]] = field(default_factory=list)
+    top_logprobs: list[list[float]] = field(default_factory=list)
+
+    def part(self, start: int, end: int | None = None) -> Logprobs:
+        """The entries from `start` up to `end`."""
+        return Logprobs(self.logprobs[start:end], self.top_token_ids[start:end], self.top_logprobs[start:end])
+
+    def extend(self, other: Logprobs) -> None:
+        """Appends the entries of `other`."""
+        self.logprobs.extend(other.logprobs)
+        self.top_token_ids.extend(other.top_token_ids)
+        self.top_logprobs.extend(other.top_logprobs)
+
+
+@dataclass(frozen=True, slots=True)
 class RequestOutput:
     """One request's row of a step: its new tokens and, at the end, why it ended.
 
     finish_reason: None while running; "stop" (an end or stop token, which is the last of `token_ids`), "length",
-    "abort", "error" (`error` says what).
+    "abort", "error" (`error` says what). logprobs: one entry for each of `token_ids`, where asked for. prompt_logprobs:
+    with the first token of sample 0, one entry for each prompt token but the first, where asked for. index: which of
+    the request's samples this is; each of them ends by itself.
     """
 
     request_id: str
@@ -46,3 +71,6 @@ class RequestOutput:
     finish_reason: str | None = None
     error: str | None = None
     summary: RequestSummary | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
+    index: int = 0

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import enum
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from engine.core.outputs import RequestSummary, RequestTiming
+from engine.core.grammar import GrammarMatcher
+from engine.core.outputs import Logprobs, RequestSummary, RequestTiming
 from engine.core.sampling_params import SamplingParams
 
 
 class RequestStatus(enum.Enum):
-    """Where a request stands. WAITING_REMOTE_KV is reserved for caches that arrive from elsewhere."""
+    """Where a request stands.
+
+    WAITING is in the queue. WAITING_GRAMMAR (until its grammar is compiled) and WAITING_SIBLING (until the first sample
+    of the same prompt has computed it) are not in it yet. WAITING_REMOTE_KV is reserved for caches that arrive from
+    elsewhere.
+    """
 
     WAITING = enum.auto()
+    WAITING_GRAMMAR = enum.auto()
+    WAITING_SIBLING = enum.auto()
     WAITING_REMOTE_KV = enum.auto()
     RUNNING = enum.auto()
     PREEMPTED = enum.auto()
@@ -41,6 +49,8 @@ class Request:
     token_ids: prompt and output together. seed: the 64-bit key of its noise. end_token_ids: tokens that end the answer.
     max_output_tokens: clipped by the engine so that the sequence fits `max_model_len`. priority: lower is served first.
     cache_salt: only requests of one salt share cached blocks. block_hashes: of its full blocks, as far as needed.
+    prompt_logprobs: those of the prompt that are known, from its second token on. client_id: the id that its rows bear,
+    where it is one of several samples; sample_index: which. grammar: what its answer must obey.
     """
 
     request_id: str
@@ -57,6 +67,10 @@ class Request:
     num_preemptions: int = 0
     num_published_blocks: int = 0
     block_hashes: list[bytes] = field(default_factory=list)
+    prompt_logprobs: Logprobs = field(default_factory=Logprobs)
+    client_id: str = ""
+    sample_index: int = 0
+    grammar: GrammarMatcher | None = None
     num_prompt_tokens: int = field(init=False)
     arrival_s: float = field(default_factory=time.monotonic)
     scheduled_s: float | None = None
@@ -64,7 +78,25 @@ class Request:
     last_token_s: float | None = None
 
     def __post_init__(self) -> None:
+        self.client_id = self.client_id or self.request_id
         self.num_prompt_tokens = len(self.token_ids)
+
+    def sibling(self, sample_index: int) -> Request:
+        """Another sample of this request's prompt, before anything is computed. Its prompt's log probabilities are the
+        first one's work."""
+        return Request(
+            request_id=f"{self.request_id}\0{sample_index}",
+            token_ids=list(self.token_ids),
+            sampling=replace(self.sampling, prompt_logprobs=None),
+            seed=self.seed,
+            end_token_ids=self.end_token_ids,
+            max_output_tokens=self.max_output_tokens,
+            priority=self.priority,
+            cache_salt=self.cache_salt,
+            arrival_s=self.arrival_s,
+            client_id=self.request_id,
+            sample_index=sample_index,
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -84,6 +116,12 @@ class Request:
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 
+    @property
+    def lacks_prompt_logprobs(self) -> bool:
+        """Whether log probabilities of the prompt are wanted and not all known: the whole prompt must be computed."""
+        known = len(self.prompt_logprobs.logprobs)
+        return self.sampling.prompt_logprobs is not None and known < self.num_prompt_tokens - 1
+
     def mark_scheduled(self) -> None:
         """Stamps the end of its time in the queue."""
         self.scheduled_s = time.monotonic()
@@ -94,7 +132,9 @@ class Request:
         self.last_token_s = time.monotonic()
         if self.first_token_s is None:
             self.first_token_s = self.last_token_s
-        if token_id in self.end_token_ids:
+        if self.grammar is not None:
+            self.grammar.accept(token_id)
+        if token_id in self.end_token_ids or (self.grammar is not None and self.grammar.is_complete):
             return FinishReason.STOP
         if self.num_output_tokens >= self.max_output_tokens:
             return FinishReason.LENGTH

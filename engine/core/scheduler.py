@@ -11,11 +11,11 @@ back only with room for all of it.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from engine.core.kv_cache_manager import KVCacheManager
-from engine.core.outputs import RequestOutput
+from engine.core.outputs import Logprobs, RequestOutput
 from engine.core.request import FinishReason, Request, RequestStatus
 from engine.core.sampling_params import SamplingParams
 
@@ -29,7 +29,11 @@ class ScheduledRequest:
 
     token_ids: the tokens to compute, which stand at positions num_computed_tokens and up. block_ids: the whole block
     table where `first` is true (a new or resumed request), else the blocks added since the last step.
-    samples: whether the last row yields a token (a chunk in the middle of a prompt does not).
+    samples: whether the last row yields a token (a chunk in the middle of a prompt does not). known_token_ids: with
+    `first`, the tokens before token_ids, where the draw depends on them. end_token_ids: those that end the answer,
+    where min_tokens holds them back. prompt_targets: the prompt tokens that follow token_ids, shifted by one, where
+    their log probabilities are wanted. sample_index: which of several samples of one prompt. allowed: the grammar's
+    mask for the token that is sampled, a bit per token id; empty: all are.
     """
 
     request_id: str
@@ -41,6 +45,11 @@ class ScheduledRequest:
     sampling: SamplingParams
     seed: int
     num_prompt_tokens: int
+    known_token_ids: tuple[int, ...] = ()
+    end_token_ids: tuple[int, ...] = ()
+    prompt_targets: tuple[int, ...] = ()
+    sample_index: int = 0
+    allowed: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +66,17 @@ class SchedulerOutput:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What the executor brings back: the new tokens of each request that sampled, and the step's own time."""
+    """What the executor brings back: the new tokens of each request that sampled, and the step's own time.
+
+    faults: requests that could not be drawn, and why; they have no tokens. logprobs: of token_ids; prompt_logprobs: of
+    the shares' prompt_targets.
+    """
 
     token_ids: Mapping[str, tuple[int, ...]]
     step_s: float
+    faults: Mapping[str, str] = field(default_factory=dict)
+    logprobs: Mapping[str, Logprobs] = field(default_factory=dict)
+    prompt_logprobs: Mapping[str, Logprobs] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -78,6 +94,7 @@ class Scheduler:
         self.requests: dict[str, Request] = {}
         self.running: list[Request] = []
         self.waiting: list[Request] = []  # both sorted by rank
+        self.held: list[Request] = []  # not in the queue yet: see `hold`
         self.num_preemptions = 0
         self.prefix_queries = 0  # prompt tokens looked up in the cache, and those found there
         self.prefix_hits = 0
@@ -85,14 +102,49 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queues a request. ValueError when its id is taken."""
+        self._register(request)
+        bisect.insort(self.waiting, request, key=_rank)
+
+    def add_samples(self, samples: Sequence[Request]) -> None:
+        """Queues the samples of one prompt: the first at once; the others once it has computed the prompt."""
+        self.add(samples[0])
+        for request in samples[1:]:
+            self.hold(request, RequestStatus.WAITING_SIBLING)
+
+    def hold(self, request: Request, status: RequestStatus) -> None:
+        """Takes a request that cannot be queued yet; `status` says what it waits for."""
+        self._register(request)
+        request.status = status
+        self.held.append(request)
+
+    def start_samples(self, samples: Sequence[Request]) -> None:
+        """Queues held samples of one prompt, those that have not ended, as `add_samples` does."""
+        for index, request in enumerate(samples):
+            request.status = RequestStatus.WAITING_SIBLING
+            if index == 0 or samples[0].sample_index > 0:
+                self._release(request)
+
+    def fail(self, request: Request, error: str) -> RequestOutput:
+        """Ends a request that is here with an error row."""
+        return self._row(request, [], FinishReason.ERROR, error=error)
+
+    def samples_of(self, client_id: str) -> list[Request]:
+        """The requests whose rows bear this id: one, or the samples of one prompt that have not ended."""
+        return [request for request in self.requests.values() if request.client_id == client_id]
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self.running or self.waiting)
+
+    def _release(self, request: Request) -> None:
+        self.held.remove(request)
+        request.status = RequestStatus.WAITING
+        bisect.insort(self.waiting, request, key=_rank)
+
+    def _register(self, request: Request) -> None:
         if request.request_id in self.requests:
             raise ValueError(f"request id {request.request_id!r} is in use")
         self.requests[request.request_id] = request
-        bisect.insort(self.waiting, request, key=_rank)
-
-    def has_work(self) -> bool:
-        """Whether there is anything to run."""
-        return bool(self.requests)
 
     def schedule(self) -> SchedulerOutput:
         """The next step's plan. May be empty, when nothing is there to run."""
@@ -130,17 +182,37 @@ class Scheduler:
             if request is None or request.status is not RequestStatus.RUNNING:
                 continue
             self.kv.publish(request)
-            if not share.samples:
-                continue
-            taken: list[int] = []
-            reason: FinishReason | None = None
-            for token_id in result.token_ids[share.request_id]:
-                taken.append(token_id)
-                reason = request.append_output(token_id)
-                if reason is not None:
-                    break
-            rows.append(self._row(request, taken, reason))
+            if share.prompt_targets:
+                known = len(request.prompt_logprobs.logprobs) - share.num_computed_tokens
+                request.prompt_logprobs.extend(result.prompt_logprobs[share.request_id].part(known))
+            if share.samples:
+                rows.append(self._take(request, result))
         return rows
+
+    def _take(self, request: Request, result: StepResult) -> RequestOutput:
+        """Gives a request the tokens that were drawn for it, up to the one that ends it."""
+        fault = result.faults.get(request.request_id)
+        if fault is not None:
+            return self.fail(request, fault)
+        is_first = request.num_output_tokens == 0
+        if is_first and request.sample_index == 0:
+            self._release_siblings(request)
+        taken: list[int] = []
+        reason: FinishReason | None = None
+        for token_id in result.token_ids[request.request_id]:
+            taken.append(token_id)
+            reason = request.append_output(token_id)
+            if reason is not None:
+                break
+        logprobs = result.logprobs.get(request.request_id)
+        wants_prompt = is_first and request.sampling.prompt_logprobs is not None
+        return self._row(
+            request,
+            taken,
+            reason,
+            logprobs=None if logprobs is None else logprobs.part(0, len(taken)),
+            prompt_logprobs=request.prompt_logprobs if wants_prompt else None,
+        )
 
     def abort(self, request_id: str, num_output_tokens: int | None = None) -> RequestOutput | None:
         """Ends a request in whatever state it is. Unknown and finished ids give None."""
@@ -149,7 +221,9 @@ class Scheduler:
             return None
         summary = request.summary(num_output_tokens)
         self._finish(request)
-        return RequestOutput(request_id, [], finish_reason=FinishReason.ABORT, summary=summary)
+        return RequestOutput(
+            request.client_id, [], finish_reason=FinishReason.ABORT, summary=summary, index=request.sample_index
+        )
 
     def _schedule_running(self, request: Request, budget: int) -> ScheduledRequest | None:
         """The request's share, after making room by preempting the youngest; None when it had to yield itself."""
@@ -165,7 +239,7 @@ class Scheduler:
 
     def _admit(self, request: Request, budget: int) -> ScheduledRequest | None:
         """The first share of a waiting request, behind what the cache has of it; None when there is no room."""
-        prefix = self.kv.cached_prefix(request)
+        prefix = [] if request.lacks_prompt_logprobs else self.kv.cached_prefix(request)
         cached = len(prefix) * self.kv.block_size
         count = min(request.num_tokens - cached, budget, self.most_per_request)
         spare = self.watermark if self.running else 0
@@ -186,8 +260,9 @@ class Scheduler:
         return self._share(request, count, added, first=True)
 
     def _share(self, request: Request, count: int, block_ids: list[int], *, first: bool) -> ScheduledRequest:
-        start = request.num_computed_tokens
+        start, sampling = request.num_computed_tokens, request.sampling
         request.num_computed_tokens += count
+        samples = request.num_computed_tokens == request.num_tokens
         if request.scheduled_s is None:
             request.mark_scheduled()
         return ScheduledRequest(
@@ -196,10 +271,17 @@ class Scheduler:
             token_ids=tuple(request.token_ids[start : start + count]),
             num_computed_tokens=start,
             block_ids=tuple(block_ids),
-            samples=request.num_computed_tokens == request.num_tokens,
-            sampling=request.sampling,
+            samples=samples,
+            sampling=sampling,
             seed=request.seed,
             num_prompt_tokens=request.num_prompt_tokens,
+            known_token_ids=tuple(request.token_ids[:start]) if first and sampling.needs_token_ids else (),
+            end_token_ids=tuple(sorted(request.end_token_ids)) if sampling.min_tokens else (),
+            prompt_targets=tuple(request.token_ids[start + 1 : min(start + count + 1, request.num_prompt_tokens)])
+            if request.lacks_prompt_logprobs
+            else (),
+            sample_index=request.sample_index,
+            allowed=request.grammar.allowed() if samples and request.grammar is not None else b"",
         )
 
     def _preempt(self, request: Request) -> None:
@@ -213,18 +295,38 @@ class Scheduler:
         bisect.insort(self.waiting, request, key=_rank)
         self._ended.append(request.request_id)
 
-    def _row(self, request: Request, token_ids: list[int], reason: FinishReason | None) -> RequestOutput:
-        if reason is None:
-            return RequestOutput(request.request_id, token_ids)
-        summary = request.summary()
-        self._finish(request)
-        return RequestOutput(request.request_id, token_ids, finish_reason=reason, summary=summary)
+    def _row(
+        self,
+        request: Request,
+        token_ids: list[int],
+        reason: FinishReason | None,
+        *,
+        error: str | None = None,
+        logprobs: Logprobs | None = None,
+        prompt_logprobs: Logprobs | None = None,
+    ) -> RequestOutput:
+        summary = None if reason is None else request.summary()
+        if reason is not None:
+            self._finish(request)
+        return RequestOutput(
+            request.client_id, token_ids, reason, error, summary, logprobs, prompt_logprobs, request.sample_index
+        )
+
+    def _release_siblings(self, first: Request) -> None:
+        """Queues the other samples of a prompt: its whole blocks can be found now."""
+        for request in [one for one in self.held if one.client_id == first.client_id]:
+            if request.status is RequestStatus.WAITING_SIBLING:
+                self._release(request)
 
     def _finish(self, request: Request) -> None:
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
+        elif request in self.held:
+            self.held.remove(request)
         else:
             self.waiting.remove(request)
+        if request.sample_index == 0:
+            self._release_siblings(request)
         request.status = RequestStatus.FINISHED
         self.kv.free(request.request_id)
         del self.requests[request.request_id]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from engine.config import ModelConfig
+from engine.layers.rotary import RotaryTables
 from kernels.ops import AttentionMetadata, Ops
 
 
@@ -21,14 +23,16 @@ class LayerCache:
 
 
 class PagedSelfAttention:
-    """Grouped-query self-attention of one layer."""
+    """Grouped-query self-attention of layer `index`."""
 
-    def __init__(self, ops: Ops, num_heads: int, head_dim: int, cos: Tensor, sin: Tensor) -> None:
+    def __init__(self, ops: Ops, config: ModelConfig, index: int, rotary: RotaryTables) -> None:
         self.ops = ops
-        self.num_heads = num_heads
-        self.scale = head_dim**-0.5
-        self.cos, self.sin = cos, sin
+        self.num_heads = config.num_attention_heads
+        self.scale = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
+        self.window = config.layer_windows[index] if config.layer_windows else 0
+        self.soft_cap = config.attention_soft_cap
+        self.cos, self.sin = rotary.of_layer(index)
 
     def forward(self, out: Tensor, qkv: Tensor, cache: LayerCache, metadata: AttentionMetadata) -> None:
         self.ops.rotary_kv_write(qkv, self.cos, self.sin, cache.keys, cache.values, metadata, self.num_heads)
-        self.ops.paged_attention(out, qkv, cache.keys, cache.values, metadata, self.scale)
+        self.ops.paged_attention(out, qkv, cache.keys, cache.values, metadata, self.scale, self.window, self.soft_cap)

@@ -33,6 +33,12 @@ class ColumnParallelLinear:
         assert target is not None
         target[start : start + self.part_sizes[part]].copy_(tensor)
 
+    def load(self, tensor: Tensor, *, bias: bool = False) -> None:
+        """Copies all parts in at once, as a checkpoint may store them."""
+        target = self.bias if bias else self.weight
+        assert target is not None
+        target.copy_(tensor)
+
     def forward(self, out: Tensor, x: Tensor) -> None:
         self.ops.linear(out, x, self.weight, self.bias)
 

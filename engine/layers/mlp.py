@@ -1,4 +1,4 @@
-"""The gated feed-forward block: down(silu(gate(x)) * up(x))."""
+"""The gated feed-forward block: down(activation(gate(x)) * up(x))."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class GatedMLP:
     """Gate and up share one product."""
 
     def __init__(self, ops: Ops, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
-        self.ops = ops
+        self.activate = {"silu": ops.silu_mul, "gelu_tanh": ops.gelu_mul}[config.activation]
         inner = config.intermediate_size
         self.gate_up = ColumnParallelLinear(
             ops, config.hidden_size, (inner, inner), bias=config.mlp_bias, dtype=dtype, device=device
@@ -24,5 +24,5 @@ class GatedMLP:
     def forward(self, out: Tensor, x: Tensor, gate_up: Tensor, inner: Tensor) -> None:
         """gate_up [T, 2 I] and inner [T, I] are scratch buffers."""
         self.gate_up.forward(gate_up, x)
-        self.ops.silu_mul(inner, gate_up)
+        self.activate(inner, gate_up)
         self.down.forward(out, inner)

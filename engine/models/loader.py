@@ -1,6 +1,7 @@
 """Turns a checked checkpoint into named tensors, one at a time.
 
-Owns the reading of weights and the undoing of GGUF's row order in q and k. Knows neither modules nor devices.
+Owns the reading of weights and the undoing of what GGUF changes: the row order of q and k, an offset in norms. Knows
+neither modules nor devices.
 Invariant: names and layout that leave here are Hugging Face's; no yielded tensor shares memory with a file.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from engine.checkpoint import OUTPUT_HEAD, CheckpointError, CheckpointInfo, TensorInfo
+from engine.checkpoint_gguf_families import INTERLEAVED_ROWS
 from engine.config import ModelConfig
 from engine.quant import resolve_format
 
@@ -44,6 +46,8 @@ def _read(info: CheckpointInfo, tensor: TensorInfo) -> torch.Tensor:
         heads = _rotary_heads(tensor.name, info.config)
         if heads is not None:
             weights = _undo_interleaving(weights, heads)
+        if info.config.norm_offset and tensor.name.endswith("norm.weight"):
+            weights = weights.sub(info.config.norm_offset)
     return weights.clone() if weights.data_ptr() == raw.data_ptr() else weights
 
 
@@ -64,6 +68,8 @@ def _map_bytes(tensor: TensorInfo) -> torch.Tensor:
 
 
 def _rotary_heads(name: str, config: ModelConfig) -> int | None:
+    if config.architecture not in INTERLEAVED_ROWS:
+        return None
     if ".self_attn.q_proj." in name:
         return config.num_attention_heads
     if ".self_attn.k_proj." in name:

@@ -6,7 +6,20 @@ import importlib
 
 from engine.models.decoder import Decoder
 
-MODELS: dict[str, str] = {"llama": "engine.models.decoder:Decoder"}
+MODELS: dict[str, str] = {
+    "gemma2": "engine.models.decoder:Decoder",
+    "gemma3_text": "engine.models.decoder:Decoder",
+    "granite": "engine.models.decoder:Decoder",
+    "llama": "engine.models.decoder:Decoder",
+    "mistral": "engine.models.decoder:Decoder",
+    "mixtral": "engine.models.decoder:Decoder",
+    "olmo2": "engine.models.decoder:Decoder",
+    "phi3": "engine.models.decoder:Decoder",
+    "qwen2": "engine.models.decoder:Decoder",
+    "qwen3": "engine.models.decoder:Decoder",
+    "qwen3_moe": "engine.models.decoder:Decoder",
+    "smollm3": "engine.models.decoder:Decoder",
+}
 
 
 class UnsupportedModel(ValueError):

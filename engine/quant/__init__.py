@@ -19,6 +19,11 @@ QUANT_FORMATS: dict[str, str] = {
     "Q8_0": "engine.quant.gguf_blocks:expand_q8_0",
     "Q4_0": "engine.quant.gguf_blocks:expand_q4_0",
     "Q4_1": "engine.quant.gguf_blocks:expand_q4_1",
+    "Q5_0": "engine.quant.gguf_blocks:expand_q5_0",
+    "Q5_1": "engine.quant.gguf_blocks:expand_q5_1",
+    "Q4_K": "engine.quant.gguf_k_blocks:expand_q4_k",
+    "Q5_K": "engine.quant.gguf_k_blocks:expand_q5_k",
+    "Q6_K": "engine.quant.gguf_k_blocks:expand_q6_k",
 }
 
 

@@ -1,8 +1,8 @@
 """From a plan to the tensors of a step.
 
-Owns the block tables of the requests that the runner knows, and the fixed buffers that hold a step's inputs. Knows
-nothing of weights. Invariant: rows stand in the plan's order, padded to a multiple of `row_alignment` with rows that
-write nowhere.
+Owns the block tables of the requests that the runner knows, the tokens of those whose draws depend on them, and the
+fixed buffers that hold a step's inputs. Knows nothing of weights. Invariant: rows stand in the plan's order, padded to
+a multiple of `row_alignment` with rows that write nowhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from engine.core.scheduler import ScheduledRequest, SchedulerOutput
 from engine.models.decoder import StepInputs
-from engine.sample.sampler import SamplingRow
+from engine.sample.row import SamplingRow
 from kernels.ops import AttentionMetadata
 
 
@@ -47,7 +47,7 @@ class BatchInputs:
 
 
 class InputBatch:
-    """Builds `BatchInputs`; remembers block tables between steps."""
+    """Builds `BatchInputs`; remembers block tables and tokens between steps."""
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class InputBatch:
         self.block_size = block_size
         self.alignment = alignment
         self._tables: dict[str, list[int]] = {}
+        self._histories: dict[str, list[int]] = {}
         self._token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
         self._slots = torch.full((rows,), -1, dtype=torch.int64, device=device)
@@ -80,7 +81,7 @@ class InputBatch:
             if request.samples:
                 columns.sample_rows.append(len(columns.token_ids) - 1)
                 sampled_ids.append(request.request_id)
-                sampling.append(SamplingRow(request.sampling, request.seed, columns.positions[-1] + 1))
+                sampling.append(self._sampling_row(request))
         rows = aligned(len(columns.token_ids), self.alignment)
         sample_rows = aligned(len(sampled_ids), self.alignment)
         step = StepInputs(
@@ -97,14 +98,32 @@ class InputBatch:
         return BatchInputs(step, rows, sample_rows, sampled_ids, sampling)
 
     def forget(self, request_ids: Sequence[str]) -> None:
-        """Drops the block tables of requests that ended or lost their blocks."""
+        """Drops what is remembered of requests that ended or lost their blocks."""
         for request_id in request_ids:
             self._tables.pop(request_id, None)
+            self._histories.pop(request_id, None)
+
+    def _sampling_row(self, request: ScheduledRequest) -> SamplingRow:
+        """How the token after a request's share is drawn."""
+        return SamplingRow(
+            sampling=request.sampling,
+            seed=request.seed,
+            position=request.num_computed_tokens + len(request.token_ids),
+            sample_index=request.sample_index,
+            num_prompt_tokens=request.num_prompt_tokens,
+            allowed=request.allowed,
+            token_ids=self._histories.get(request.request_id, ()),
+            end_token_ids=request.end_token_ids,
+        )
 
     def _append(self, columns: _Columns, index: int, request: ScheduledRequest) -> None:
         """Adds one request's rows and writes its block table into line `index`."""
         if request.first:
             self._tables[request.request_id] = []
+        if request.sampling.needs_token_ids:
+            if request.first:
+                self._histories[request.request_id] = list(request.known_token_ids)
+            self._histories[request.request_id][request.num_computed_tokens :] = request.token_ids
         table = self._tables[request.request_id]
         table.extend(request.block_ids)
         self._block_tables[index, : len(table)] = torch.tensor(table, dtype=torch.int32)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.checkpoint import CheckpointInfo
 from engine.config import EffectiveSetting, LoadOptions, ModelConfig
+from engine.core.outputs import Logprobs
 from engine.core.scheduler import SchedulerOutput, StepResult
 from engine.core.sizing import KVPlan, SizingError, plan_kv, weights_bytes, workspace_bytes
 from engine.models.loader import iter_weights
@@ -23,6 +24,7 @@ from engine.models.workspace import Workspace
 from engine.runner.device import DeviceInfo, pick_device, pick_dtype
 from engine.runner.input_batch import BatchInputs, InputBatch, aligned
 from engine.runner.kv_cache import allocate_caches
+from engine.sample.logprobs import add_logprobs
 from engine.sample.sampler import sample
 from kernels.registry import THREADS, load_ops
 
@@ -82,6 +84,7 @@ class ModelRunner:
         torch.set_num_threads(self.num_threads)
         wishes = backend_wishes(self.device, self.dtype)
         ops, self.kernels = load_ops(wishes, self.dtype, self.device, self.num_threads)
+        self.draw = ops.draw
         rows = aligned(options.max_num_batched_tokens, ops.row_alignment)
         sample_rows = aligned(options.max_num_seqs, ops.row_alignment)
         with torch.inference_mode():
@@ -103,9 +106,15 @@ class ModelRunner:
         """Runs a step and draws its tokens."""
         start = time.perf_counter()
         inputs, logits = self._forward(plan)
-        tokens = sample(logits, inputs.sampling)
-        drawn = {request_id: (token,) for request_id, token in zip(inputs.sampled_ids, tokens, strict=True)}
-        return StepResult(drawn, time.perf_counter() - start)
+        drawn = dict(zip(inputs.sampled_ids, sample(logits, inputs.sampling, self.draw), strict=True))
+        prompt_logprobs = self._prompt_logprobs(plan, inputs)
+        return StepResult(
+            token_ids={request_id: (one.token_id,) for request_id, one in drawn.items() if one.fault is None},
+            step_s=time.perf_counter() - start,
+            faults={request_id: one.fault for request_id, one in drawn.items() if one.fault is not None},
+            logprobs={request_id: one.logprobs for request_id, one in drawn.items() if one.logprobs is not None},
+            prompt_logprobs=prompt_logprobs,
+        )
 
     def logits(self, plan: SchedulerOutput) -> Tensor:
         """The logits of a plan's sampled rows, [rows, V] in fp32 (fp64 for a float64 model): a copy."""
@@ -115,6 +124,33 @@ class ModelRunner:
     def forget(self, request_ids: Sequence[str]) -> None:
         """Drops what is remembered of requests that will not run again."""
         self.batch.forget(request_ids)
+
+    @torch.inference_mode()
+    def _prompt_logprobs(self, plan: SchedulerOutput, inputs: BatchInputs) -> dict[str, Logprobs]:
+        """Log probabilities of the shares' prompt targets, a workspace of logits at a time: they overwrite the drawn
+        rows' logits, so this comes after the draw."""
+        found: dict[str, Logprobs] = {}
+        starts = inputs.step.attention.query_start_loc
+        for start, request in zip(starts, plan.requests, strict=False):
+            if not request.prompt_targets:
+                continue
+            found[request.request_id] = Logprobs()
+            num_top, capacity = request.sampling.prompt_logprobs or 0, len(self.workspace.logits)
+            for offset in range(0, len(request.prompt_targets), capacity):
+                targets = request.prompt_targets[offset : offset + capacity]
+                for logits, token_id in zip(self._row_logits(start + offset, len(targets)), targets, strict=False):
+                    add_logprobs(found[request.request_id], logits, token_id, num_top)
+        return found
+
+    def _row_logits(self, first: int, count: int) -> Tensor:
+        """Logits of `count` rows of the step that has just run, padded to the row alignment."""
+        ops = self.model.ops
+        rows = torch.arange(first, first + aligned(count, ops.row_alignment), device=self.device)
+        rows.clamp_(max=first + count - 1)
+        workspace = self.workspace.cut(len(self.workspace.normed), len(rows))
+        ops.gather_rows(workspace.picked, workspace.normed, rows)
+        self.model.head.forward(workspace.logits, workspace.picked)
+        return workspace.logits
 
     @torch.inference_mode()
     def _forward(self, plan: SchedulerOutput) -> tuple[BatchInputs, Tensor]:

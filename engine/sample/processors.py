@@ -1,7 +1,7 @@
-"""The one processor chain: temperature, top-k, top-p, min-p, in this order.
+"""The one processor chain, used by every draw: what happens to a row of logits before the noise, and in which order.
 
-Each filter keeps the logits above a threshold of its own; ties with the last one kept are kept too, so the result does
-not depend on the order in which a sort happens to leave equal values. Every row is processed by itself.
+A row is processed by itself. Invariant: the caller's logits are never written to, since log probabilities are taken
+from them.
 """
 
 from __future__ import annotations
@@ -11,31 +11,68 @@ import math
 import torch
 from torch import Tensor
 
-from engine.core.sampling_params import SamplingParams
+from engine.sample.filters import exclude_top_choices, keep_min_p, keep_top, keep_typical
+from engine.sample.penalties import (
+    add_bias,
+    forbid_bad_words,
+    penalise_continuations,
+    penalise_presence_and_frequency,
+    penalise_repetition,
+)
+from engine.sample.row import SamplingRow
 
-SHORT_LIST = 512  # candidates looked at before the whole vocabulary is sorted for a top-p
-
-
-def keep_threshold(scaled: Tensor, sampling: SamplingParams) -> float:
-    """The least scaled logit that survives. scaled: fp32 [V], logits / temperature, one row."""
-    threshold = -math.inf
-    if 0 < sampling.top_k < len(scaled):
-        threshold = float(torch.topk(scaled, sampling.top_k).values[-1])
-    if sampling.top_p < 1.0:
-        threshold = max(threshold, _top_p_threshold(scaled, threshold, sampling.top_p))
-    if sampling.min_p > 0.0:
-        threshold = max(threshold, float(scaled.max()) + math.log(sampling.min_p))
-    return threshold
+WORD_BITS = 8
 
 
-def _top_p_threshold(scaled: Tensor, threshold: float, top_p: float) -> float:
-    """The logit of the last token of the smallest set whose probability, among those kept so far, reaches top_p."""
-    kept = scaled if threshold == -math.inf else scaled[scaled >= threshold]
-    total = torch.logsumexp(kept.double(), 0)
-    for size in (min(SHORT_LIST, len(kept)), len(kept)):
-        top = torch.topk(kept, size).values
-        mass = torch.exp(top.double() - total).cumsum(0)
-        reached = int((mass < top_p).sum())
-        if reached < size:
-            return float(top[reached])
-    return float(top[-1])  # rounding left the whole mass a hair below top_p
+def apply_grammar(logits: Tensor, row: SamplingRow) -> None:
+    """Tokens that the grammar does not allow here cannot come."""
+    if row.allowed:
+        packed = torch.frombuffer(bytearray(row.allowed), dtype=torch.uint8)
+        bits = packed.unsqueeze(1).bitwise_right_shift(torch.arange(WORD_BITS, dtype=torch.uint8)).bitwise_and_(1)
+        allowed = bits.view(-1)[: len(logits)].bool().to(logits.device)
+        logits.masked_fill_(~allowed, -math.inf)
+
+
+def hold_back_ends(logits: Tensor, row: SamplingRow) -> None:
+    """min_tokens: tokens that end the answer cannot come yet, unless a grammar leaves nothing else."""
+    if row.end_token_ids and row.position - row.num_prompt_tokens < row.sampling.min_tokens:
+        ends = torch.tensor(list(row.end_token_ids), dtype=torch.int64, device=logits.device)
+        kept = logits[ends]
+        logits[ends] = -math.inf
+        if row.allowed and float(logits.max()) == -math.inf:
+            logits[ends] = kept
+
+
+ADJUSTMENTS = (
+    add_bias,
+    forbid_bad_words,
+    penalise_repetition,
+    penalise_presence_and_frequency,
+    penalise_continuations,
+    apply_grammar,
+    hold_back_ends,
+)
+FILTERS = (keep_top, keep_typical, keep_min_p, exclude_top_choices)
+
+
+def is_adjusted(row: SamplingRow) -> bool:
+    """Whether anything but the temperature and the filters touches this row."""
+    return bool(row.sampling.needs_token_ids or row.sampling.logit_bias or row.allowed or row.end_token_ids)
+
+
+def adjust(logits: Tensor, row: SamplingRow) -> Tensor:
+    """The row's logits [V] after everything that comes before the temperature: what a greedy row takes the best of."""
+    if not is_adjusted(row):
+        return logits
+    adjusted = logits.clone()
+    for processor in ADJUSTMENTS:
+        processor(adjusted, row)
+    return adjusted
+
+
+def filter_scores(adjusted: Tensor, row: SamplingRow) -> Tensor:
+    """A new row [V]: adjusted logits over the temperature, -inf for the tokens that the filters drop."""
+    scores = adjusted / row.sampling.temperature
+    for processor in FILTERS:
+        processor(scores, row)
+    return scores

@@ -65,16 +65,22 @@ void add_values(
     }
 }
 
-// One query over keys 0..position.
+// One query over keys start..position; scores are capped where soft_cap is above 0.
 template <typename T>
-void attend(const Cache<T>& cache, const int32_t* table, int head, const float* query, int position, float* mixed) {
+void attend(
+    const Cache<T>& cache, const int32_t* table, int head, const float* query, int start, int position, float soft_cap,
+    float* mixed) {
     Running running;
     const int D = cache.head_dim;
     std::fill(mixed, mixed + D, 0.0f);
-    for (int first = 0; first <= position; first += kChunkKeys) {
+    for (int first = start; first <= position; first += kChunkKeys) {
         const int count = std::min(kChunkKeys, position + 1 - first);
         float scores[kChunkKeys];
         chunk_scores(cache, table, head, query, first, count, scores);
+        if (soft_cap > 0.0f)
+            for_lanes(count, [&](int i, auto load_at, auto store_at) {
+                store_at(scores + i, tanh(load_at(scores + i) / soft_cap) * soft_cap);
+            });
         std::fill(scores + count, scores + kChunkKeys, -INFINITY);
         const float peak = std::max(running.peak, *std::max_element(scores, scores + count));
         const float shrink = running.peak == -INFINITY ? 0.0f : std::exp(running.peak - peak);
@@ -93,8 +99,8 @@ void attend(const Cache<T>& cache, const int32_t* table, int head, const float* 
 }
 
 struct Shape {
-    int rows, num_heads, num_kv_heads, block_size, head_dim, table_stride, qkv_stride;
-    float scale;
+    int rows, num_heads, num_kv_heads, block_size, head_dim, table_stride, qkv_stride, window;
+    float scale, soft_cap;
 };
 
 template <typename T>
@@ -118,7 +124,9 @@ void attention(
             const T* source = qkv + size_t(row) * shape.qkv_stride + column;
             for (int d = 0; d < D; ++d) query[d] = widen(source[d]) * shape.scale;
             const int32_t* table = tables + size_t(owners[row]) * shape.table_stride;
-            attend(cache, table, head, query, int(positions[row]), mixed);
+            const int position = int(positions[row]);
+            const int start = shape.window > 0 ? std::max(0, position + 1 - shape.window) : 0;
+            attend(cache, table, head, query, start, position, shape.soft_cap, mixed);
             for (int d = 0; d < D; ++d) narrow(mixed[d], target + d);
         }
     });
@@ -130,15 +138,17 @@ extern "C" {
 void pz_attention_bf16(
     bf16* out, const bf16* qkv, const bf16* keys, const bf16* values, const int32_t* tables, const int32_t* owners,
     const int64_t* positions, int rows, int num_heads, int num_kv_heads, int block_size, int head_dim, int table_stride,
-    int qkv_stride, float scale) {
-    const Shape shape{rows, num_heads, num_kv_heads, block_size, head_dim, table_stride, qkv_stride, scale};
+    int qkv_stride, int window, float scale, float soft_cap) {
+    const Shape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
+                      table_stride, qkv_stride, window,       scale,      soft_cap};
     attention(out, qkv, keys, values, tables, owners, positions, shape);
 }
 void pz_attention_fp32(
     float* out, const float* qkv, const float* keys, const float* values, const int32_t* tables, const int32_t* owners,
     const int64_t* positions, int rows, int num_heads, int num_kv_heads, int block_size, int head_dim, int table_stride,
-    int qkv_stride, float scale) {
-    const Shape shape{rows, num_heads, num_kv_heads, block_size, head_dim, table_stride, qkv_stride, scale};
+    int qkv_stride, int window, float scale, float soft_cap) {
+    const Shape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
+                      table_stride, qkv_stride, window,       scale,      soft_cap};
     attention(out, qkv, keys, values, tables, owners, positions, shape);
 }
 }

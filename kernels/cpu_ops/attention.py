@@ -8,11 +8,18 @@ from torch import Tensor
 from kernels.cpu_ops.binding import by_dtype, pointer
 from kernels.ops import AttentionMetadata
 
-_attention = by_dtype("pz_attention", 7, 7, 1)
+_attention = by_dtype("pz_attention", 7, 8, 2)
 
 
 def paged_attention(
-    out: Tensor, qkv: Tensor, k_cache: Tensor, v_cache: Tensor, metadata: AttentionMetadata, scale: float
+    out: Tensor,
+    qkv: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    window: int = 0,
+    soft_cap: float = 0.0,
 ) -> None:
     """See `kernels.ops.PagedAttention`."""
     dtype = qkv.dtype
@@ -32,5 +39,7 @@ def paged_attention(
         head_dim,
         metadata.block_tables.shape[1],
         qkv.shape[1],
+        window,
         scale,
+        soft_cap,
     )

@@ -1,8 +1,8 @@
 """Paged attention in plain torch: one request at a time, the context in splits of a fixed size.
 
-A split that lies wholly after a row adds exact zeros to it, and query rows are padded to a multiple of
-`ROW_ALIGNMENT`: so a row's bits depend neither on the rows beside it nor on how much later context the step happens to
-cover. The online softmax over splits is that of FlashAttention (arXiv 2205.14135).
+A split that lies wholly after a row, or wholly before its window, adds exact zeros to it, and query rows are padded to
+a multiple of `ROW_ALIGNMENT`: so a row's bits depend neither on the rows beside it nor on how much more context the
+step happens to cover. The online softmax over splits is that of FlashAttention (arXiv 2205.14135).
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ SPLIT_SIZE = 256  # keys of one split; fixed, see above
 
 
 def paged_attention(
-    out: Tensor, qkv: Tensor, k_cache: Tensor, v_cache: Tensor, metadata: AttentionMetadata, scale: float
+    out: Tensor,
+    qkv: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    window: int = 0,
+    soft_cap: float = 0.0,
 ) -> None:
     """See `kernels.ops.PagedAttention`."""
     starts = metadata.query_start_loc
@@ -33,12 +40,22 @@ def paged_attention(
             metadata.block_tables[request],
             metadata.positions[start:end],
             scale,
+            window,
+            soft_cap,
         )
     out[starts[-1] :].zero_()
 
 
 def attend_request(
-    out: Tensor, queries: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, positions: Tensor, scale: float
+    out: Tensor,
+    queries: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    positions: Tensor,
+    scale: float,
+    window: int,
+    soft_cap: float,
 ) -> None:
     """Attention of one request's rows. out, queries [n, A * D]; block_table int32 [max_blocks]; positions int64 [n]."""
     _, num_kv_heads, block_size, head_dim = k_cache.shape
@@ -56,18 +73,25 @@ def attend_request(
 
     context = int(positions[-1]) + 1
     blocks_per_split = -(-SPLIT_SIZE // block_size)
+    split = blocks_per_split * block_size
+    first_seen = max(0, int(positions[0]) + 1 - window) if window else 0
     peak = q.new_full((num_kv_heads, padded, 1), -torch.inf)
     total = q.new_zeros(num_kv_heads, padded, 1)
     mixed = torch.zeros_like(q)
-    for first in range(0, context, blocks_per_split * block_size):
+    for first in range(first_seen // split * split, context, split):
         keys = gather_split(k_cache, block_table, first // block_size, blocks_per_split, wide)
         values = gather_split(v_cache, block_table, first // block_size, blocks_per_split, wide)
         scores = torch.bmm(q, keys.transpose(1, 2))
+        if soft_cap:
+            scores.div_(soft_cap).tanh_().mul_(soft_cap)
         key_position = torch.arange(first, first + keys.shape[1], device=q.device)
         scores.masked_fill_(key_position > row_position.unsqueeze(1), -torch.inf)
+        if window:
+            scores.masked_fill_(key_position <= row_position.unsqueeze(1) - window, -torch.inf)
         new_peak = torch.maximum(peak, scores.amax(-1, keepdim=True))
-        weights = torch.exp(scores - new_peak)
-        shrink = torch.exp(peak - new_peak)
+        reference = new_peak.masked_fill(new_peak == -torch.inf, 0)  # of a row that has seen no key yet
+        weights = torch.exp(scores - reference)
+        shrink = torch.exp(peak - reference)
         total = total * shrink + weights.sum(-1, keepdim=True)
         mixed = mixed * shrink + torch.bmm(weights, values)
         peak = new_peak

@@ -5,6 +5,7 @@ Owns nothing of the engine; `complete` drives `Engine.step` until all requests a
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,19 +34,20 @@ def complete(engine: Engine, requests: dict[str, tuple[list[int], SamplingParams
     output: dict[str, list[int]] = {request_id: [] for request_id in requests}
     for request_id, (prompt, sampling) in requests.items():
         assert engine.add_request(request_id, prompt, sampling) is None
-    while engine.has_work():
-        for row in engine.step():
-            assert row.error is None, row.error
-            output[row.request_id].extend(row.token_ids)
-        engine.scheduler.kv.check()
+    for row in rows_until_done(engine):
+        assert row.error is None, row.error
+        output[row.request_id].extend(row.token_ids)
     return output
 
 
 def rows_until_done(engine: Engine) -> list[RequestOutput]:
     """Every row of every step until nothing is left to run."""
     rows: list[RequestOutput] = []
-    while engine.has_work():
+    while engine.has_requests():
+        if not engine.has_work():
+            time.sleep(0.001)  # a grammar is being compiled
         rows.extend(engine.step())
+        engine.scheduler.kv.check()
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -160,9 +161,15 @@ def test_rope_in_gguf(tmp_path: Path) -> None:
     )
     none = {"llama.rope.scaling.type": "none"}
     assert read_checkpoint(write_tiny_gguf(tmp_path / "b.gguf", none)).config.rope_scaling is None
-    yarn = {"llama.rope.scaling.type": "yarn"}
-    with pytest.raises(UnsupportedCheckpointError, match="rope scaling 'yarn' is not supported"):
-        read_checkpoint(write_tiny_gguf(tmp_path / "c.gguf", yarn))
+    yarn = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
+    context = {"llama.rope.scaling.original_context_length": 128}
+    found = read_checkpoint(write_tiny_gguf(tmp_path / "c.gguf", yarn | context)).config.rope_scaling
+    assert found is not None
+    assert (found.kind, found.factor, found.original_max_position_embeddings) == ("yarn", 4.0, 128)
+    assert found.attention_factor == pytest.approx(0.1 * math.log(4.0) + 1)
+    axial = {"llama.rope.scaling.type": "axial"}
+    with pytest.raises(UnsupportedCheckpointError, match="rope scaling 'axial' is not supported"):
+        read_checkpoint(write_tiny_gguf(tmp_path / "d.gguf", axial))
 
 
 def test_llama3_factors_in_gguf_are_recognised_or_refused(tmp_path: Path) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from engine.core.sampling_params import SamplingParams
+from engine.core.sampling_params import Guided, SamplingParams
 from engine.protocol import (
     PROTOCOL_VERSION,
     AbortRequest,
@@ -22,53 +20,13 @@ from engine.protocol import (
     EngineFailed,
     EngineReady,
     EngineStats,
-    FromEngine,
     LoadProgress,
     RequestOutput,
     Shutdown,
     StepOutputs,
-    ToEngine,
-    decode_from_engine,
-    encode,
 )
+from tests.engine.spawned import PATIENCE_S, Spawned
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
-
-PATIENCE_S = 60.0
-M = TypeVar("M")
-
-
-class Spawned:
-    """The app's end of an engine process."""
-
-    def __init__(self, model: Path, **options: Any) -> None:
-        self.connection, theirs = multiprocessing.Pipe(duplex=True)
-        arguments = ["--fd", str(theirs.fileno()), "--model", str(model), "--options", json.dumps(options)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "engine.process", *arguments], pass_fds=[theirs.fileno()], start_new_session=True
-        )
-        theirs.close()
-
-    def send(self, message: ToEngine) -> None:
-        self.connection.send_bytes(encode(message))
-
-    def receive(self) -> FromEngine:
-        assert self.connection.poll(PATIENCE_S), "the engine says nothing"
-        return decode_from_engine(self.connection.recv_bytes())
-
-    def until(self, kind: type[M]) -> M:
-        while True:
-            message = self.receive()
-            if isinstance(message, kind):
-                return message
-
-    def rows(self, request_id: str) -> Iterator[RequestOutput]:
-        """A request's rows up to its last."""
-        while True:
-            for row in self.until(StepOutputs).rows:
-                if row.request_id == request_id:
-                    yield row
-                    if row.finish_reason is not None:
-                        return
 
 
 @pytest.fixture
@@ -192,3 +150,48 @@ def test_the_engine_runs_alone(tmp_path: Path) -> None:
     refused = subprocess.run([*command, "--temperature", "-1"], capture_output=True, text=True, timeout=60, check=False)
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: temperature=-1.0")
+
+
+def test_samples_grammars_and_log_probabilities_cross_the_pipe(spawned: Spawned) -> None:
+    """Every kind of field of a request, and its rows; a grammar that is compiled wakes a sleeping engine."""
+    spawned.until(EngineReady)
+    sampling = SamplingParams(
+        seed=1,
+        max_tokens=20,
+        logit_bias={7: 1.5},
+        bad_words=((5, 6), (9,)),
+        guided=Guided("choice", '["yes", "no"]'),
+        logprobs=2,
+        prompt_logprobs=1,
+    )
+    spawned.send(AddRequest("a", [5, 6, 7], sampling, n=2))
+    rows: list[RequestOutput] = []
+    while sum(row.finish_reason is not None for row in rows) < 2:
+        rows.extend(spawned.until(StepOutputs).rows)
+    assert {(row.index, row.finish_reason) for row in rows if row.finish_reason} == {(0, "stop"), (1, "stop")}
+    assert rows[0].prompt_logprobs is not None
+    assert len(rows[0].prompt_logprobs.top_token_ids) == 2
+    assert all(row.logprobs is not None and len(row.logprobs.logprobs) == len(row.token_ids) for row in rows)
+    spawned.send(AddRequest("refused", [], sampling, n=3))
+    assert [row.index for row in spawned.until(StepOutputs).rows] == [0, 1, 2]
+    spawned.send(AddRequest("b", [5], SamplingParams(guided=Guided("regex", "a(b"))))
+    spawned.send(Drain())
+    assert [row.finish_reason for row in spawned.rows("b")] == ["error"]
+    assert spawned.process.wait(PATIENCE_S) == 0
+
+
+def test_books_that_do_not_balance_end_the_engine_and_are_told(tmp_path: Path) -> None:
+    """The blocks are proved when the last request has ended; here the proof is made to fail."""
+    code = (
+        "from engine.core.kv_cache_manager import KVCacheManager\n"
+        "from engine.process import main\n"
+        "def broken(self): raise AssertionError('2 blocks are lost')\n"
+        "KVCacheManager.check = broken\n"
+        "raise SystemExit(main())"
+    )
+    engine = Spawned(tiny_llama_checkpoint(tmp_path / "tiny"), program=("-c", code), kv_cache_memory_bytes=4 << 20)
+    engine.until(EngineReady)
+    engine.send(AddRequest("a", [5], SamplingParams(max_tokens=1)))
+    failed = engine.until(EngineFailed)
+    assert (failed.kind, failed.message) == ("internal", "the block pool's books do not balance: 2 blocks are lost")
+    assert engine.process.wait(PATIENCE_S) == 1

@@ -1,62 +1,32 @@
-"""Noise, filters and the draw: known answers, exact survivor sets, and the distribution that comes out."""
+"""The draw as a whole: survivors of the filters, the distribution that comes out, faults, and ranges of the fields."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
-from engine.core.sampling_params import SamplingError, SamplingParams
-from engine.sample.noise import Stream, gumbel, gumbel_vocabulary, philox4x32
-from engine.sample.processors import keep_threshold
-from engine.sample.sampler import SamplingRow, sample
+from engine.core.sampling_params import Guided, SamplingError, SamplingParams
+from engine.sample.processors import filter_scores
+from engine.sample.row import SamplingRow
+from engine.sample.sampler import sample
+from kernels.noise import Stream, gumbel
+from kernels.registry import load_ops
 
-# Salmon et al. 2011, the known-answer vectors of Random123 for philox4x32-10
-KNOWN_ANSWERS = [
-    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
-    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
-    (
-        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
-        (0xA4093822, 0x299F31D0),
-        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
-    ),
-]
+DRAW = load_ops([], torch.float32, torch.device("cpu"), num_threads=1)[0].draw
 
 
-@pytest.mark.parametrize(("counter", "key", "answer"), KNOWN_ANSWERS)
-def test_philox_known_answers(counter: tuple[int, ...], key: tuple[int, ...], answer: tuple[int, ...]) -> None:
-    c0, c1, c2, c3 = (torch.tensor([word]) for word in counter)
-    k0, k1 = (torch.tensor([word]) for word in key)
-    assert tuple(int(word) for word in philox4x32((c0, c1, c2, c3), (k0, k1))) == answer
+def tokens(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
+    drawn = sample(logits, rows, DRAW)
+    assert all(one.fault is None for one in drawn)
+    return [one.token_id for one in drawn]
 
 
-def test_noise_of_the_vocabulary_is_the_noise_of_its_tokens() -> None:
-    at = ((1 << 63) + 12345, 77, 1, Stream.TARGET)
-    whole = gumbel_vocabulary(1003, *at, torch.device("cpu"))
-    assert torch.equal(whole, gumbel(torch.arange(1003), *at))
-    some = torch.tensor([1002, 0, 5])
-    assert torch.equal(whole[some], gumbel(some, *at))
-
-
-@pytest.mark.parametrize("change", ["seed", "position", "sample_index", "stream"])
-def test_noise_depends_on_every_part_of_its_address(change: str) -> None:
-    address = {"seed": 5, "position": 6, "sample_index": 0, "stream": Stream.TARGET}
-    other = address | {change: Stream.ACCEPT if change == "stream" else 9}
-    ids = torch.arange(64)
-    assert not torch.equal(gumbel(ids, **address), gumbel(ids, **other))  # type: ignore[arg-type]
-
-
-def test_noise_is_gumbel_distributed() -> None:
-    noise = gumbel_vocabulary(200_000, 3, 1, 0, Stream.TARGET, torch.device("cpu"))
-    assert float(noise.mean()) == pytest.approx(0.5772, abs=0.01)
-    assert float(noise.var()) == pytest.approx(math.pi**2 / 6, abs=0.03)
-
-
-def survivors(probabilities: list[float], **params: float | int) -> list[int]:
-    scaled = torch.tensor(probabilities).log()
-    threshold = keep_threshold(scaled, SamplingParams(**params))  # type: ignore[arg-type]
-    return (scaled >= threshold).nonzero().squeeze(-1).tolist()  # type: ignore[no-any-return]
+def survivors(probabilities: list[float], **params: Any) -> list[int]:
+    scores = filter_scores(torch.tensor(probabilities).log(), SamplingRow(SamplingParams(**params), 0, 0))
+    return (scores > -math.inf).nonzero().squeeze(-1).tolist()  # type: ignore[no-any-return]
 
 
 def test_each_filter_keeps_exactly_what_it_should() -> None:
@@ -68,6 +38,16 @@ def test_each_filter_keeps_exactly_what_it_should() -> None:
     assert survivors(p, top_p=0.66) == [1, 3, 4]
     assert survivors(p, top_p=0.0001) == [1]
     assert survivors(p, min_p=0.49) == [1, 3, 4]
+    assert survivors(p, xtc_probability=1.0, xtc_threshold=0.19) == [0, 2, 4]
+    assert survivors(p, xtc_probability=1.0, xtc_threshold=0.3) == [0, 1, 2, 3, 4], "one alone is no choice"
+
+
+def test_typical_p_prefers_the_expected_surprise_to_the_smallest() -> None:
+    """Entropy 1.41 nats: surprises 0.92, 1.39, 1.61, 2.30, 3.00 lie 0.5, 0.03, 0.19, 0.89 and 1.6 from it."""
+    p = [0.05, 0.4, 0.1, 0.25, 0.2]
+    assert survivors(p, typical_p=0.2) == [3]
+    assert survivors(p, typical_p=0.44) == [3, 4]
+    assert survivors(p, typical_p=0.8) == [1, 3, 4]
 
 
 def test_top_p_counts_what_top_k_left() -> None:
@@ -77,23 +57,31 @@ def test_top_p_counts_what_top_k_left() -> None:
 
 def test_ties_at_the_border_are_kept_together() -> None:
     assert survivors([0.2, 0.2, 0.2, 0.2, 0.2], top_k=2) == [0, 1, 2, 3, 4]
+    assert survivors([0.2, 0.2, 0.2, 0.2, 0.2], typical_p=0.1) == [0, 1, 2, 3, 4]
 
 
 def test_a_wide_nucleus_is_found_beyond_the_short_list() -> None:
     flat = [1 / 4096] * 4096
     flat[7] = 2 / 4096
     assert len(survivors(flat, top_p=0.9)) == 4096
-    scaled = torch.linspace(0, 1, 4096)
-    kept = scaled >= keep_threshold(scaled, SamplingParams(top_p=0.9))
-    mass = scaled.double().softmax(0)[kept].sum()
-    smallest = scaled.double().softmax(0)[kept].min()
+    scores = torch.linspace(0, 1, 4096)
+    kept = filter_scores(scores, SamplingRow(SamplingParams(top_p=0.9), 0, 0)) > -math.inf
+    mass = scores.double().softmax(0)[kept].sum()
+    smallest = scores.double().softmax(0)[kept].min()
     assert mass >= 0.9 > mass - smallest
+
+
+def test_xtc_happens_as_often_as_it_should() -> None:
+    params = SamplingParams(xtc_probability=0.3, xtc_threshold=0.1)
+    logits = torch.tensor([0.5, 0.4, 0.1]).log()
+    struck = sum(filter_scores(logits, SamplingRow(params, 9, position))[0] == -math.inf for position in range(2000))
+    assert 0.26 < struck / 2000 < 0.34
 
 
 def test_greedy_takes_the_lowest_of_equal_logits() -> None:
     logits = torch.tensor([[0.0, 3.0, 3.0], [1.0, 0.0, 0.5]])
     rows = [SamplingRow(SamplingParams(temperature=0), 0, 0)] * 2
-    assert sample(logits, rows) == [1, 0]
+    assert tokens(logits, rows) == [1, 0]
 
 
 def test_draws_follow_the_filtered_softmax() -> None:
@@ -101,8 +89,7 @@ def test_draws_follow_the_filtered_softmax() -> None:
     logits = torch.tensor([0.3, 1.2, -0.5, 2.0, 0.9, -1.0, 0.0, 1.5])
     params = SamplingParams(temperature=0.8, top_k=4)
     draws = 4000
-    batch = logits.expand(draws, 8)
-    chosen = sample(batch, [SamplingRow(params, 17, position) for position in range(draws)])
+    chosen = tokens(logits.expand(draws, 8), [SamplingRow(params, 17, position) for position in range(draws)])
     keep = torch.tensor([1, 3, 4, 7])
     expected = (logits[keep] / 0.8).double().softmax(0) * draws
     counted = torch.bincount(torch.tensor(chosen), minlength=8)
@@ -110,17 +97,24 @@ def test_draws_follow_the_filtered_softmax() -> None:
     assert float(((counted[keep] - expected) ** 2 / expected).sum()) < 21.1
 
 
-def test_a_row_does_not_depend_on_its_batch() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(9, 500, generator=generator)
-    rows = [SamplingRow(SamplingParams(temperature=1.0, top_p=0.8), seed, 3) for seed in range(9)]
-    together = sample(logits, rows)
-    assert [sample(logits[i : i + 1], rows[i : i + 1])[0] for i in range(9)] == together
+@pytest.mark.parametrize("seed", [0, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_the_draw_uses_all_64_bits_of_the_seed(seed: int) -> None:
+    logits = torch.zeros(1, 500)
+    noise = gumbel(torch.arange(500), seed, 3, 2, Stream.TARGET)
+    assert tokens(logits, [SamplingRow(SamplingParams(), seed, 3, 2)]) == [int(noise.argmax())]
 
 
-def test_logits_that_are_not_numbers_are_refused() -> None:
-    with pytest.raises(FloatingPointError, match="row 0"):
-        sample(torch.tensor([[float("nan"), 0.0]]), [SamplingRow(SamplingParams(), 0, 0)])
+def test_a_row_that_cannot_be_drawn_spoils_no_other() -> None:
+    """Not-a-number, everything forbidden, and a row that is fine."""
+    logits = torch.tensor([[math.nan, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 5.0, 0.0]])
+    nothing = SamplingParams(bad_words=((0,), (1,), (2,)))
+    rows = [SamplingRow(SamplingParams(), 0, 0), SamplingRow(nothing, 0, 0), SamplingRow(SamplingParams(top_k=1), 0, 0)]
+    broken, forbidden, fine = sample(logits, rows, DRAW)
+    assert broken.fault is not None
+    assert "nan" in broken.fault
+    assert forbidden.fault is not None
+    assert "no token is left" in forbidden.fault
+    assert (fine.token_id, fine.fault) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +126,43 @@ def test_logits_that_are_not_numbers_are_refused() -> None:
         ("top_p", 0.0),
         ("top_p", 1.1),
         ("min_p", 2.0),
+        ("typical_p", 0.0),
         ("seed", -1),
         ("seed", 1 << 64),
         ("max_tokens", 0),
+        ("min_tokens", 257),
+        ("logit_bias", {3: 101.0}),
+        ("bad_words", ((),)),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("dry_multiplier", -1.0),
+        ("dry_base", 0.0),
+        ("xtc_probability", 1.1),
+        ("xtc_threshold", math.nan),
+        ("logprobs", 21),
+        ("prompt_logprobs", -1),
+        ("logprobs_mode", "cooked"),
     ],
 )
-def test_values_out_of_range_name_the_field(field: str, value: float) -> None:
+def test_values_out_of_range_name_the_field(field: str, value: Any) -> None:
     with pytest.raises(SamplingError, match=field) as caught:
-        SamplingParams(**{field: value})  # type: ignore[arg-type]
+        SamplingParams(**{field: value})
     assert caught.value.param == field
+
+
+def test_an_unknown_kind_of_grammar_lists_the_known_ones() -> None:
+    with pytest.raises(SamplingError, match=r"'xml': known are json, json_schema"):
+        Guided("xml")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"stop_token_ids": (9,)}, {"logit_bias": {9: 1.0}}, {"bad_words": ((1, 9),)}, {"dry_sequence_breakers": (9,)}],
+)
+def test_token_ids_outside_the_vocabulary_are_named(params: dict[str, Any]) -> None:
+    fault = SamplingParams(**params).token_id_fault(9)
+    assert fault is not None
+    assert fault.param in params
+    assert "token id 9" in str(fault)
+    assert SamplingParams(**params).token_id_fault(10) is None

@@ -136,6 +136,8 @@ def test_special_tokens_written_as_objects(tmp_path: Path) -> None:
         ("smollm", "a 12\n\n3", ["a", " ", "1", "2", "\n\n", "3"]),
         ("gpt-2", "a 12\n\n3's", ["a", " 12", "\n", "\n", "3", "'s"]),
         ("llama-bpe", "A12345 it'S\n\nx", ["A", "123", "45", " it", "'S", "\n\n", "x"]),
+        ("dbrx", "A12345 it'S\n\nx", ["A", "123", "45", " it", "'S", "\n\n", "x"]),
+        ("smaug-bpe", "A12345 it'S\n\nx", ["A", "123", "45", " it", "'S", "\n\n", "x"]),
         ("qwen2", "a12 (b)\n", ["a", "1", "2", " (", "b", ")\n"]),
         ("default", "a+12345", ["a", "+", "123", "45"]),
     ],

@@ -1,17 +1,19 @@
 """Random inputs for every op, its plain fp64 meaning, and a way to run it on any part of its rows.
 
-An op that is new in the registry fails `test_ops` until it has a case here.
+An op that is new in the registry fails `test_ops` until it has a case here; an op may have several, "op: variant".
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kernels.ops import AttentionMetadata, Ops
+from kernels.noise import gumbel
+from kernels.ops import AttentionMetadata, Ops, accumulation_dtype
 
 BLOCK_SIZE, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 8, 6, 2, 24
 QKV_WIDTH = (NUM_HEADS + 2 * NUM_KV_HEADS) * HEAD_DIM
@@ -26,9 +28,12 @@ class Case:
     rows: int
 
 
-def make_case(op: str, dtype: torch.dtype, seed: int, rows: int = 21) -> Case:
-    """The case of one op. KeyError for an op that has none."""
-    return CASES[op](torch.Generator().manual_seed(seed), dtype, rows)
+CaseMaker = Callable[[torch.Generator, torch.dtype, int], Case]
+
+
+def make_case(name: str, dtype: torch.dtype, seed: int, rows: int = 21) -> Case:
+    """The case of that name in CASES."""
+    return CASES[name](torch.Generator().manual_seed(seed), dtype, rows)
 
 
 def _normal(generator: torch.Generator, *shape: int, dtype: torch.dtype) -> Tensor:
@@ -89,8 +94,68 @@ def _add_rms_norm(generator: torch.Generator, dtype: torch.dtype, rows: int) -> 
     return Case(run, _norm_truth((x + residual).double(), weight), rows)
 
 
+def _offset_norm(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
+    """With an offset, and the result in the input's place."""
+    x, weight = _normal(generator, rows, 83, dtype=dtype), _normal(generator, 83, dtype=dtype)
+
+    def run(ops: Ops, first: int, last: int) -> Tensor:
+        out = x[first:last].clone()
+        ops.rms_norm(out, out, weight, 1e-5, 1.0)
+        return out
+
+    return Case(run, _norm_truth(x.double(), weight.double() + 1), rows)
+
+
+def _group_rms_norm(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
+    """Three groups of 19 in the midst of 83 columns."""
+    x, weight = _normal(generator, rows, 83, dtype=dtype), _normal(generator, 19, dtype=dtype)
+
+    def run(ops: Ops, first: int, last: int) -> Tensor:
+        out = x[first:last].clone()
+        ops.group_rms_norm(out, 10, 3, weight, 1e-5, 1.0)
+        return out
+
+    truth = x.double().clone()
+    middle = truth[:, 10:67].view(rows, 3, 19)
+    truth[:, 10:67] = _norm_truth(middle, weight.double() + 1).flatten(1)
+    return Case(run, truth, rows)
+
+
 def _norm_truth(x: Tensor, weight: Tensor) -> Tensor:
     return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
+
+
+def _add(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
+    x, residual = (_normal(generator, rows, 83, dtype=dtype) for _ in range(2))
+
+    def run(ops: Ops, first: int, last: int) -> Tensor:
+        out = residual[first:last].clone()
+        ops.add(out, x[first:last])
+        return out
+
+    return Case(run, residual.double() + x.double(), rows)
+
+
+def _scale(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
+    x = _normal(generator, rows, 83, dtype=dtype)
+
+    def run(ops: Ops, first: int, last: int) -> Tensor:
+        out = x[first:last].clone()
+        ops.scale(out, 0.22)
+        return out
+
+    return Case(run, x.double() * 0.22, rows)
+
+
+def _soft_cap(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
+    x = _normal(generator, rows, 83, dtype=dtype) * torch.logspace(-2, 2, rows).unsqueeze(1).to(dtype)
+
+    def run(ops: Ops, first: int, last: int) -> Tensor:
+        out = x[first:last].clone()
+        ops.soft_cap(out, 30.0)
+        return out
+
+    return Case(run, 30 * (x.double() / 30).tanh(), rows)
 
 
 def _linear(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
@@ -106,16 +171,46 @@ def _linear(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
     return Case(run, x.double() @ weight.double().t() + bias.double(), rows)
 
 
-def _silu_mul(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-    gate_up = _normal(generator, rows, 2 * 53, dtype=dtype) * 3
+def _gated(op: str, activation: Callable[[Tensor], Tensor]) -> CaseMaker:
+    def make(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
+        gate_up = _normal(generator, rows, 2 * 53, dtype=dtype) * 3
 
-    def run(ops: Ops, first: int, last: int) -> Tensor:
-        out = torch.empty(last - first, 53, dtype=dtype)
-        ops.silu_mul(out, gate_up[first:last])
-        return out
+        def run(ops: Ops, first: int, last: int) -> Tensor:
+            out = torch.empty(last - first, 53, dtype=dtype)
+            getattr(ops, op)(out, gate_up[first:last])
+            return out
 
-    gate, up = gate_up.double().chunk(2, -1)
-    return Case(run, torch.nn.functional.silu(gate) * up, rows)
+        gate, up = gate_up.double().chunk(2, -1)
+        return Case(run, activation(gate) * up, rows)
+
+    return make
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return x / 2 * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).tanh())
+
+
+def _mixture_mlp(normalise: bool) -> CaseMaker:
+    """Five experts of width 24, two to a row."""
+
+    def make(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
+        x, router = _normal(generator, rows, 40, dtype=dtype), _normal(generator, 5, 40, dtype=dtype)
+        gate_up, down = _normal(generator, 5, 48, 40, dtype=dtype) / 4, _normal(generator, 5, 40, 24, dtype=dtype)
+
+        def run(ops: Ops, first: int, last: int) -> Tensor:
+            out = torch.empty(last - first, 40, dtype=dtype)
+            ops.mixture_mlp(out, x[first:last], router, gate_up, down, 2, normalise)
+            return out
+
+        weights, chosen = (x.double() @ router.double().t()).softmax(-1).topk(2)
+        if normalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        gate, up = torch.einsum("rh,eih->rei", x.double(), gate_up.double()).chunk(2, -1)
+        everyone = torch.einsum("rei,ehi->reh", torch.nn.functional.silu(gate) * up, down.double())
+        picked = everyone.gather(1, chosen.unsqueeze(-1).expand(-1, -1, 40))
+        return Case(run, (picked * weights.unsqueeze(-1)).sum(1), rows)
+
+    return make
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +271,14 @@ def _empty_caches(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
 
 
-def _paged_attention(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
+def _paged_attention(window: int, soft_cap: float) -> CaseMaker:
+    def make(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
+        return _attention_case(generator, dtype, rows, window, soft_cap)
+
+    return make
+
+
+def _attention_case(generator: torch.Generator, dtype: torch.dtype, rows: int, window: int, soft_cap: float) -> Case:
     context = 600  # several splits
     qkv = _normal(generator, rows, QKV_WIDTH, dtype=dtype)
     blocks = -(-(context + rows) // BLOCK_SIZE)
@@ -188,7 +290,8 @@ def _paged_attention(generator: torch.Generator, dtype: torch.dtype, rows: int) 
     def run(ops: Ops, first: int, last: int) -> Tensor:
         part = _padded(ops, qkv[first:last])
         out = torch.full((part.shape[0], NUM_HEADS * HEAD_DIM), torch.nan, dtype=dtype)
-        ops.paged_attention(out, part, keys, values, _metadata(sequence, first, last, ops.row_alignment), scale)
+        metadata = _metadata(sequence, first, last, ops.row_alignment)
+        ops.paged_attention(out, part, keys, values, metadata, scale, window, soft_cap)
         assert not out.isnan().any()
         return out[: last - first]
 
@@ -198,18 +301,47 @@ def _paged_attention(generator: torch.Generator, dtype: torch.dtype, rows: int) 
     )
     queries = qkv.double()[:, : NUM_HEADS * HEAD_DIM].view(rows, NUM_HEADS, HEAD_DIM)
     scores = torch.einsum("rhd,khd->rhk", queries, flat_keys) * scale
-    visible = torch.arange(len(flat_keys)) <= torch.arange(context, context + rows).unsqueeze(1)
+    if soft_cap:
+        scores = soft_cap * (scores / soft_cap).tanh()
+    distance = torch.arange(context, context + rows).unsqueeze(1) - torch.arange(len(flat_keys))
+    visible = (distance >= 0) & (distance < (window or len(flat_keys)))
     weights = scores.masked_fill(~visible.unsqueeze(1), -torch.inf).softmax(-1)
     return Case(run, torch.einsum("rhk,khd->rhd", weights, flat_values).flatten(1), rows)
 
 
-CASES: dict[str, Callable[[torch.Generator, torch.dtype, int], Case]] = {
+# "op" or "op: variant".
+def _draw(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
+    scores = _normal(generator, rows, 203, dtype=accumulation_dtype(dtype)) * 3
+    scores[1::2].masked_fill_(torch.rand(rows // 2, 203, generator=generator) < 0.9, -torch.inf)
+    addresses = torch.tensor([[(-1) ** row * (row << 40), 1000 + row, row % 3, row % 2] for row in range(rows)])
+
+    def run(ops: Ops, first: int, last: int) -> Tensor:
+        out = torch.empty(last - first, dtype=torch.int64)
+        ops.draw(out, scores[first:last].contiguous(), addresses[first:last])
+        return out
+
+    noise = torch.stack([gumbel(torch.arange(203), *address) for address in addresses.tolist()])
+    return Case(run, (scores.double() + noise).argmax(1).double(), rows)
+
+
+CASES: dict[str, CaseMaker] = {
     "embedding": _embedding,
     "gather_rows": _gather_rows,
+    "draw": _draw,
     "rms_norm": _rms_norm,
+    "rms_norm: offset": _offset_norm,
     "add_rms_norm": _add_rms_norm,
+    "group_rms_norm": _group_rms_norm,
+    "add": _add,
+    "scale": _scale,
+    "soft_cap": _soft_cap,
     "linear": _linear,
-    "silu_mul": _silu_mul,
+    "silu_mul": _gated("silu_mul", torch.nn.functional.silu),
+    "gelu_mul": _gated("gelu_mul", _gelu),
+    "mixture_mlp": _mixture_mlp(normalise=True),
+    "mixture_mlp: not normalised": _mixture_mlp(normalise=False),
     "rotary_kv_write": _rotary_kv_write,
-    "paged_attention": _paged_attention,
+    "paged_attention": _paged_attention(0, 0.0),
+    "paged_attention: short window": _paged_attention(50, 0.0),
+    "paged_attention: long window, capped": _paged_attention(300, 5.0),
 }

@@ -7,7 +7,7 @@ import torch
 
 from kernels.ops import Ops
 from kernels.registry import KERNELS, load_ops
-from tests.kernels.op_cases import make_case
+from tests.kernels.op_cases import CASES, make_case
 
 TOLERANCE = {torch.bfloat16: 1.2e-2, torch.float32: 3e-6, torch.float64: 1e-13}  # of the largest value
 DTYPES = {
@@ -15,37 +15,42 @@ DTYPES = {
     "cpu_ops": (torch.bfloat16, torch.float32),
 }
 COMBINATIONS = [
-    pytest.param(op, backend, dtype, id=f"{op}-{backend}-{str(dtype).removeprefix('torch.')}")
-    for op, backends in KERNELS.items()
-    for backend in backends
+    pytest.param(case, backend, dtype, id=f"{case}-{backend}-{str(dtype).removeprefix('torch.')}")
+    for case in CASES
+    for backend in KERNELS[case.partition(":")[0]]
     for dtype in DTYPES[backend]
 ]
 
 
-def backend_ops(op: str, backend: str, dtype: torch.dtype) -> Ops:
-    """All ops, of which `op` comes from `backend`: a fallback is a failure here."""
+def backend_ops(name: str, backend: str, dtype: torch.dtype) -> Ops:
+    """All ops, of which the one of case `name` comes from `backend`: a fallback is a failure here."""
     ops, choices = load_ops([backend], dtype, torch.device("cpu"), num_threads=2)
+    op = name.partition(":")[0]
     chosen = {choice.op: choice for choice in choices}
     assert chosen[op].backend == backend, chosen[op].reason
     return ops
 
 
-@pytest.mark.parametrize(("op", "backend", "dtype"), COMBINATIONS)
-def test_equals_fp64(op: str, backend: str, dtype: torch.dtype) -> None:
-    ops = backend_ops(op, backend, dtype)
+def test_every_op_has_a_case() -> None:
+    assert {case.partition(":")[0] for case in CASES} == KERNELS.keys()
+
+
+@pytest.mark.parametrize(("name", "backend", "dtype"), COMBINATIONS)
+def test_equals_fp64(name: str, backend: str, dtype: torch.dtype) -> None:
+    ops = backend_ops(name, backend, dtype)
     for seed in range(3):
-        case = make_case(op, dtype, seed)
+        case = make_case(name, dtype, seed)
         error = (case.run(ops, 0, case.rows).double() - case.truth).abs().max()
         assert float(error) <= TOLERANCE[dtype] * float(case.truth.abs().max())
 
 
 @pytest.mark.parametrize(
-    ("op", "backend", "dtype"),
+    ("name", "backend", "dtype"),
     [case for case in COMBINATIONS if case.values[2] != torch.float64],  # fp64 proves values and promises no bits
 )
-def test_rows_are_independent(op: str, backend: str, dtype: torch.dtype) -> None:
-    ops = backend_ops(op, backend, dtype)
-    case = make_case(op, dtype, seed=11, rows=70)
+def test_rows_are_independent(name: str, backend: str, dtype: torch.dtype) -> None:
+    ops = backend_ops(name, backend, dtype)
+    case = make_case(name, dtype, seed=11, rows=70)
     together = case.run(ops, 0, case.rows)
     for first, last in ((0, 1), (5, 6), (69, 70), (3, 8), (2, 18), (1, 66)):
         assert torch.equal(case.run(ops, first, last), together[first:last]), (first, last)

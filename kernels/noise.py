@@ -45,21 +45,26 @@ def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor
     return [c0, c1, c2, c3]
 
 
-def gumbel(token_ids: Tensor, seed: int, position: int, sample_index: int, stream: Stream) -> Tensor:
+def gumbel(token_ids: Tensor, seed: int, position: int, sample_index: int, stream: int) -> Tensor:
     """Standard Gumbel noise for each of token_ids (int64 [n]) at one position of one request. Returns fp64 [n]."""
     words = _words(token_ids // LANES, seed, position, sample_index, stream)
     return _to_gumbel(words.gather(0, (token_ids % LANES).unsqueeze(0)).squeeze(0))
 
 
 def gumbel_vocabulary(
-    size: int, seed: int, position: int, sample_index: int, stream: Stream, device: torch.device
+    size: int, seed: int, position: int, sample_index: int, stream: int, device: torch.device
 ) -> Tensor:
     """The same as `gumbel` for ids 0 to size - 1, at a quarter of the work: a Philox block serves four ids."""
     blocks = torch.arange(-(-size // LANES), device=device)
     return _to_gumbel(_words(blocks, seed, position, sample_index, stream).t().reshape(-1)[:size])
 
 
-def _words(blocks: Tensor, seed: int, position: int, sample_index: int, stream: Stream) -> Tensor:
+def uniform(seed: int, position: int, sample_index: int, stream: int) -> float:
+    """One number in (0, 1) for one position of one request: the lane of token id 0."""
+    return float(_to_uniform(_words(torch.zeros(1, dtype=torch.int64), seed, position, sample_index, stream)[0]))
+
+
+def _words(blocks: Tensor, seed: int, position: int, sample_index: int, stream: int) -> Tensor:
     """int64 [4, n]: the Philox words of each block of four token ids."""
     c1, c2, c3, k0, k1 = (
         torch.full_like(blocks, word)
@@ -68,6 +73,9 @@ def _words(blocks: Tensor, seed: int, position: int, sample_index: int, stream: 
     return torch.stack(philox4x32((blocks, c1, c2, c3), (k0, k1)))
 
 
+def _to_uniform(words: Tensor) -> Tensor:
+    return (words.double() + 0.5) / 2.0**32
+
+
 def _to_gumbel(words: Tensor) -> Tensor:
-    uniform = (words.double() + 0.5) / 2.0**32
-    return -torch.log(-torch.log1p(-uniform))
+    return -torch.log(-torch.log1p(-_to_uniform(words)))
