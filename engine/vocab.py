@@ -17,10 +17,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from engine.checkpoint import find_gguf, read_checkpoint
-from engine.checkpoint_folder import read_chat_template, read_eos_token_ids, read_optional_object, read_special_token
-from engine.checkpoint_gguf import MAGIC
-from engine.checkpoint_gguf_parts import first_part
-from engine.checkpoint_info import CheckpointError, CheckpointInfo, read_head
+from engine.checkpoint.folder import read_chat_template, read_eos_token_ids, read_optional_object, read_special_token
+from engine.checkpoint.gguf import MAGIC
+from engine.checkpoint.gguf_parts import first_part
+from engine.checkpoint.info import CheckpointError, CheckpointInfo, read_head
 from engine.vocab_gguf import VocabError, convert_gguf_tokenizer
 
 __all__ = ["Vocab", "VocabError", "convert_gguf_tokenizer", "load_vocab", "write_tokenizer"]

@@ -14,7 +14,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
-from engine.checkpoint_info import CheckpointInfo
+from engine.checkpoint.info import CheckpointInfo
 
 
 class VocabError(ValueError):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from engine.checkpoint import OUTPUT_HEAD, CheckpointError, CheckpointInfo, TensorInfo
-from engine.checkpoint_gguf_families import INTERLEAVED_ROWS
+from engine.checkpoint.gguf_families import INTERLEAVED_ROWS
 from engine.config import ModelConfig
 from engine.quant import resolve_format
 

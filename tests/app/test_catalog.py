@@ -16,6 +16,7 @@ from app.catalog import Catalog, UnknownModelError
 from app.catalog_entry import CatalogError, HubSource, WheelSource, check_id, load_catalog, make_id, parse_hub_source
 from app.download import OPEN_LICENCES, LicenceError, PullError
 from engine.checkpoint import expected_tensors, read_checkpoint
+from engine.checkpoint.hf_families import FAMILIES
 from engine.config import ModelConfig
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -70,6 +71,7 @@ def catalog(tmp_path: Path) -> Catalog:
 def test_catalogue_file_is_sound() -> None:
     entries, default = load_catalog(ASSETS / "catalog.toml")
     by_id = {entry.id: entry for entry in entries}
+    known = {family.key for family in FAMILIES.values()}
     assert default == "smollm2-135m-instruct"
     for entry in entries:
         assert entry.name
@@ -79,7 +81,7 @@ def test_catalogue_file_is_sound() -> None:
         assert entry.context_length >= 2048
         assert entry.sources
         assert entry.gated <= (entry.licence not in OPEN_LICENCES)
-        assert (entry.support == "native") == (entry.architecture == "llama")
+        assert (entry.support == "native") == (entry.architecture in known)
         for drafter in entry.drafters:
             assert by_id[drafter].parameters < entry.parameters
             assert by_id[drafter].architecture == entry.architecture
@@ -257,9 +259,14 @@ async def test_foreign_file_is_refused(catalog: Catalog, tmp_path: Path) -> None
     assert catalog.local() == []
 
 
-async def test_entries_that_cannot_run_or_need_a_yes_are_refused_before_any_download(catalog: Catalog) -> None:
-    with pytest.raises(PullError, match="Qwen3 architecture"):
-        await catalog.pull("qwen3-8b", silent, accept_license=True)
+async def test_entries_that_cannot_run_or_need_a_yes_are_refused_before_any_download(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    before, entry, after = (ASSETS / "catalog.toml").read_text(encoding="utf-8").partition('id = "qwen3-8b"')
+    not_yet = 'support = "not_yet"\nsupport_reason = "its layers are not implemented yet"'
+    (tmp_path / "catalog.toml").write_text(before + entry + after.replace('support = "native"', not_yet, 1), "utf-8")
+    with pytest.raises(PullError, match="Qwen3 8B cannot be run yet: its layers are not implemented"):
+        await Catalog(tmp_path / "home", tmp_path).pull("qwen3-8b", silent, accept_license=True)
     with pytest.raises(LicenceError, match=r"llama3\.2.*accept_license") as refusal:
         await catalog.pull("llama-3.2-1b-instruct", silent)
     assert refusal.value.licence_url.startswith("https://")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from engine.checkpoint import CheckpointError, UnsupportedCheckpointError, expected_tensors, read_checkpoint
-from engine.checkpoint_info import STORAGE_FORMATS
+from engine.checkpoint.info import STORAGE_FORMATS
 from engine.config import RopeScaling
 from engine.quant import QUANT_FORMATS
 from tests.engine.gguf_writer import store, write_gguf

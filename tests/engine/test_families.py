@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.checkpoint_hf_families import FAMILIES
+from engine.checkpoint.hf_families import FAMILIES
 from engine.core.sampling_params import SamplingParams
 from engine.models.registry import MODELS
 from tests.engine import transformers_oracle as oracle

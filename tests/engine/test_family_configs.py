@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.checkpoint_hf_config import read_config
-from engine.checkpoint_info import CheckpointError
+from engine.checkpoint.hf_config import read_config
+from engine.checkpoint.info import CheckpointError
 from engine.config import ModelConfig, RopeScaling
 
 SHARED: dict[str, Any] = {

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.checkpoint_gguf import GgufHeader, read_gguf_header
-from engine.checkpoint_info import CheckpointError, TensorInfo
+from engine.checkpoint.gguf import GgufHeader, read_gguf_header
+from engine.checkpoint.info import CheckpointError, TensorInfo
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 

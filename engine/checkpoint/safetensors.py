@@ -11,8 +11,8 @@ import math
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from engine.checkpoint_folder import read_json_object
-from engine.checkpoint_info import CheckpointError, TensorInfo, describe_foreign, read_head
+from engine.checkpoint.folder import read_json_object
+from engine.checkpoint.info import CheckpointError, TensorInfo, describe_foreign, read_head
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

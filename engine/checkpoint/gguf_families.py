@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engine.checkpoint_gguf_keys import GgufKeys
-from engine.checkpoint_hf_families import GEMMA, Differences
+from engine.checkpoint.gguf_keys import GgufKeys
+from engine.checkpoint.hf_families import GEMMA, Differences
 
 TOP_LEVEL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _IN_LAYER = {

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from engine.checkpoint_gguf_keys import GgufKeys
-from engine.checkpoint_hf_rope import longrope_magnitude
-from engine.checkpoint_info import UnsupportedCheckpointError
+from engine.checkpoint.gguf_keys import GgufKeys
+from engine.checkpoint.hf_rope import longrope_magnitude
+from engine.checkpoint.info import UnsupportedCheckpointError
 from engine.config import RopeScaling
 
 _LLAMA3_DIVISORS = "rope_freqs.weight"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.checkpoint_fields import Fields
-from engine.checkpoint_info import UnsupportedCheckpointError
+from engine.checkpoint.fields import Fields
+from engine.checkpoint.info import UnsupportedCheckpointError
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 

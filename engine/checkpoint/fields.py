@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine.checkpoint_info import CheckpointError
+from engine.checkpoint.info import CheckpointError
 
 MAX_NUMBER = 1e30  # no field comes near it; keeps infinity, NaN and integers beyond a float's range out
 

@@ -1,6 +1,6 @@
 """Reads the header of a GGUF file (versions 2 and 3): key-values and the table of tensors.
 
-Owns the byte format. Knows neither what the keys mean (checkpoint_gguf_model.py) nor how blocks become numbers
+Owns the byte format. Knows neither what the keys mean (gguf_model.py) nor how blocks become numbers
 (engine.quant).
 Invariant: no length found in the file is trusted: each is held against the bytes that are left before it is used.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from engine.checkpoint_info import (
+from engine.checkpoint.info import (
     BlockLayout,
     CheckpointError,
     TensorInfo,

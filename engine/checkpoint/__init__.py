@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.checkpoint_folder import read_chat_template, read_json_object
-from engine.checkpoint_gguf import MAGIC
-from engine.checkpoint_gguf_model import read_gguf
-from engine.checkpoint_gguf_parts import first_part
-from engine.checkpoint_hf_config import read_config
-from engine.checkpoint_hf_families import plain_name
-from engine.checkpoint_info import (
+from engine.checkpoint.folder import read_chat_template, read_json_object
+from engine.checkpoint.gguf import MAGIC
+from engine.checkpoint.gguf_model import read_gguf
+from engine.checkpoint.gguf_parts import first_part
+from engine.checkpoint.hf_config import read_config
+from engine.checkpoint.hf_families import plain_name
+from engine.checkpoint.info import (
     STORAGE_FORMATS,
     CheckpointError,
     CheckpointInfo,
@@ -28,7 +28,7 @@ from engine.checkpoint_info import (
     describe_foreign,
     read_head,
 )
-from engine.checkpoint_safetensors import INDEX_FILE, SINGLE_FILE, read_tensors
+from engine.checkpoint.safetensors import INDEX_FILE, SINGLE_FILE, read_tensors
 from engine.config import ModelConfig
 
 __all__ = ["CheckpointError", "CheckpointInfo", "TensorInfo", "UnsupportedCheckpointError", "read_checkpoint"]

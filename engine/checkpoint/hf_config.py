@@ -1,7 +1,7 @@
 """Reads config.json (and the end-of-text ids of generation_config.json) into a `ModelConfig`.
 
-Owns the fields that all families share; what a family adds is checkpoint_hf_families.py, rotary scaling
-checkpoint_hf_rope.py. Knows no tensors.
+Owns the fields that all families share; what a family adds is hf_families.py, rotary scaling
+hf_rope.py. Knows no tensors.
 Invariant: a field that would change the arithmetic is translated or refused, never passed over.
 """
 
@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.checkpoint_fields import Fields
-from engine.checkpoint_folder import read_eos_token_ids
-from engine.checkpoint_hf_families import FAMILIES, Family
-from engine.checkpoint_hf_rope import read_rope
-from engine.checkpoint_info import UnsupportedCheckpointError
+from engine.checkpoint.fields import Fields
+from engine.checkpoint.folder import read_eos_token_ids
+from engine.checkpoint.hf_families import FAMILIES, Family
+from engine.checkpoint.hf_rope import read_rope
+from engine.checkpoint.info import UnsupportedCheckpointError
 from engine.config import ModelConfig
 
 

@@ -1,7 +1,7 @@
 """Reads a GGUF file, or all parts of one, as if it were a Hugging Face checkpoint: names, configuration, template.
 
-Owns the keys that all families share. What a family adds is checkpoint_gguf_families.py; the byte format is
-checkpoint_gguf.py.
+Owns the keys that all families share. What a family adds is gguf_families.py; the byte format is
+gguf.py.
 Invariant: a key or tensor that would change the arithmetic is translated or refused, never passed over.
 """
 
@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.checkpoint_gguf import GgufHeader
-from engine.checkpoint_gguf_families import GGUF_FAMILIES, TOP_LEVEL, GgufFamily
-from engine.checkpoint_gguf_keys import GgufKeys
-from engine.checkpoint_gguf_parts import read_gguf_parts
-from engine.checkpoint_gguf_rope import ROPE_TENSORS, read_rope_scaling
-from engine.checkpoint_info import TensorInfo, UnsupportedCheckpointError
+from engine.checkpoint.gguf import GgufHeader
+from engine.checkpoint.gguf_families import GGUF_FAMILIES, TOP_LEVEL, GgufFamily
+from engine.checkpoint.gguf_keys import GgufKeys
+from engine.checkpoint.gguf_parts import read_gguf_parts
+from engine.checkpoint.gguf_rope import ROPE_TENSORS, read_rope_scaling
+from engine.checkpoint.info import TensorInfo, UnsupportedCheckpointError
 from engine.config import ModelConfig
 
 _EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")

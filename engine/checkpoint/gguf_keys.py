@@ -9,8 +9,8 @@ import math
 import struct
 from typing import Any
 
-from engine.checkpoint_gguf import GgufHeader
-from engine.checkpoint_info import CheckpointError, UnsupportedCheckpointError
+from engine.checkpoint.gguf import GgufHeader
+from engine.checkpoint.info import CheckpointError, UnsupportedCheckpointError
 
 
 class GgufKeys:

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engine.checkpoint_info import CheckpointError
+from engine.checkpoint.info import CheckpointError
 
 _MAX_JSON_BYTES = 64 * 1024 * 1024
 

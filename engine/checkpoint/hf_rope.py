@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from engine.checkpoint_fields import Fields
-from engine.checkpoint_hf_families import Family
-from engine.checkpoint_info import UnsupportedCheckpointError
+from engine.checkpoint.fields import Fields
+from engine.checkpoint.hf_families import Family
+from engine.checkpoint.info import UnsupportedCheckpointError
 from engine.config import RopeScaling
 
 
