@@ -19,8 +19,9 @@ from typing import Any
 
 from app.engines import Engine, Engines
 from app.errors import ApiError
-from app.generation import Generation, Generations, room_for_output, sampling_params
+from app.generation import Generation, Generations, room_for_output
 from app.live import LiveHub
+from app.sampling import sampling_params
 from app.text import ChatTemplateError
 from app.writes import unwatched
 from db.errors import StoreError

@@ -1,8 +1,8 @@
 """The app's end of the pipe to one engine process.
 
 Owns the connection, its two threads and one queue per running request. Knows nothing of processes, models or text.
-Invariant: the event loop never blocks on the pipe; every submitted request ends with exactly one final item, a row that
-carries a finish_reason or an `EngineGone`.
+Invariant: the event loop never blocks on the pipe; every sample of a submitted request ends with exactly one final row,
+which carries a finish_reason, unless an `EngineGone` ends them all.
 """
 
 from __future__ import annotations
@@ -37,15 +37,24 @@ class EngineGone(Exception):
 
 
 class RequestStream:
-    """The rows of one request, in order."""
+    """The rows of one request's samples, in order. `finished`: the last one has been taken."""
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, num_samples: int) -> None:
         self.request_id = request_id
         self.finished = False
+        self.open = set(range(num_samples))  # the samples whose final row has not arrived
         self._queue: asyncio.Queue[RequestOutput | EngineGone] = asyncio.Queue()
 
-    def put(self, item: RequestOutput | EngineGone) -> None:
+    def put(self, item: RequestOutput) -> None:
+        """A row of a sample that has ended already is late, and dropped."""
+        if item.index not in self.open:
+            return
+        if item.finish_reason is not None:
+            self.open.remove(item.index)
         self._queue.put_nowait(item)
+
+    def fail(self, gone: EngineGone) -> None:
+        self._queue.put_nowait(gone)
 
     async def next(self) -> RequestOutput:
         """The next row. Raises EngineGone when the engine ended first."""
@@ -53,7 +62,7 @@ class RequestStream:
         if isinstance(item, EngineGone):
             self.finished = True
             raise item
-        self.finished = item.finish_reason is not None
+        self.finished = not self.open and self._queue.empty()
         return item
 
 
@@ -77,25 +86,33 @@ class EngineClient:
     def num_running(self) -> int:
         return len(self._streams)
 
+    @property
+    def num_sequences(self) -> int:
+        """The samples of all running requests that have not ended."""
+        return sum(len(stream.open) for stream in self._streams.values())
+
     def submit(self, request: AddRequest) -> RequestStream:
         """Start a request. Raises EngineGone when the engine has ended."""
         if self._gone is not None:
             raise self._gone
         data = encode(request)  # first: a request that cannot be encoded leaves nothing behind
-        stream = RequestStream(request.request_id)
+        stream = RequestStream(request.request_id, request.n)
         self._streams[request.request_id] = stream
         self._outbox.put(data)
         return stream
 
-    def abort(self, request_id: str, num_output_tokens: int | None = None) -> None:
-        """End a request in the engine; harmless when it has ended already.
+    def abort(self, request_id: str, num_output_tokens: int | None = None, index: int | None = None) -> None:
+        """End a request in the engine, or one of its samples; harmless when it has ended already.
 
-        Its last row, with the summary, normally follows at once. A busy engine is not waited for longer than
-        ABORT_PATIENCE_S: the request ends here without a summary then.
+        The last rows, with the summary, normally follow at once. A busy engine is not waited for longer than
+        ABORT_PATIENCE_S: the samples end here without a summary then.
         """
-        if self._gone is None and request_id in self._streams:
-            self.send(AbortRequest(request_id, num_output_tokens))
-            last = RequestOutput(request_id, [], finish_reason="abort")
+        stream = self._streams.get(request_id)
+        if self._gone is not None or stream is None:
+            return
+        self.send(AbortRequest(request_id, num_output_tokens, index))
+        for each in stream.open if index is None else (index,):
+            last = RequestOutput(request_id, [], finish_reason="abort", index=each)
             self._loop.call_later(ABORT_PATIENCE_S, self._deliver, last)
 
     def send(self, message: ToEngine) -> None:
@@ -106,7 +123,7 @@ class EngineClient:
         self._gone = EngineGone(reason)
         streams, self._streams = self._streams, {}
         for stream in streams.values():
-            stream.put(self._gone)
+            stream.fail(self._gone)
 
     def close(self) -> None:
         """Let go of the pipe, which ends the engine if it still runs."""
@@ -148,6 +165,6 @@ class EngineClient:
         stream = self._streams.get(row.request_id)
         if stream is None:
             return  # the request has ended already
-        if row.finish_reason is not None:
-            del self._streams[row.request_id]
         stream.put(row)
+        if not stream.open:
+            del self._streams[row.request_id]

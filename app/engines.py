@@ -13,7 +13,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.catalog import Catalog
@@ -39,6 +39,8 @@ from engine.vocab import Vocab, VocabError, load_vocab
 
 log = logging.getLogger(__name__)
 
+RETRY_AFTER_S = 1  # a queue moves on with every request that ends
+
 
 @dataclasses.dataclass(slots=True)
 class Engine:
@@ -57,6 +59,39 @@ class Engine:
     def ready(self) -> EngineReady:
         assert self.supervisor.ready is not None, "only engines that were ready are handed out"
         return self.supervisor.ready
+
+    def check_queue(self, max_waiting: int) -> None:
+        """Refuse one more request where as many answers as may wait do. Raises ApiError."""
+        beyond = self.supervisor.client.num_sequences - self.supervisor.options.max_num_seqs
+        stats = self.supervisor.stats
+        waiting = max(beyond, 0 if stats is None else stats.num_requests_waiting)  # counted up to a quarter second ago
+        if beyond >= 0 and waiting >= max_waiting:
+            raise ApiError(
+                429,
+                f"{waiting} answers wait for {self.model_id}, and no more than {max_waiting} may",
+                remedy="Try again later, or raise PIZARRA_MAX_WAITING_REQUESTS",
+                code="queue_full",
+                retry_after_s=RETRY_AFTER_S,
+            )
+
+    async def chat_prompt(
+        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """The prompt of a chat. Raises ApiError where the model or its template does not take it."""
+        if self.chat is None:
+            raise ApiError(
+                400, self.chat_error, param="messages", remedy="Use /v1/completions", code="no_chat_template"
+            )
+        try:
+            return await asyncio.to_thread(self.chat.encode, messages, add_generation_prompt=add_generation_prompt)
+        except ChatTemplateError as error:
+            raise ApiError(400, str(error), param="messages", code="chat_template_error") from error
+
+    def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
+        """Refuse ids that the model does not have. Raises ApiError."""
+        if token_ids and max(token_ids) >= self.ready.vocab_size:
+            detail = f"token id {max(token_ids)} is outside the vocabulary of {self.ready.vocab_size}"
+            raise ApiError(400, detail, param=param, code="invalid_value")
 
 
 class Engines:
@@ -249,6 +284,7 @@ class Engines:
             options,
             argv=self._settings.engine_argv,
             log_path=self._settings.home / "logs" / f"engine-{run_id}.log",
+            kernel_cache=self._settings.home / "kernels",
             on_change=changed,
         )
 

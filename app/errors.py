@@ -1,4 +1,4 @@
-"""The one error type of the HTTP API and its two shapes: OpenAI's on /v1, problem+json everywhere else.
+"""The one error type of the HTTP API and its two shapes: OpenAI's on its calls, problem+json everywhere else.
 
 Owns the mapping from exceptions to responses. Knows nothing of what went wrong beyond what it is told.
 Invariant: a response names what was wrong, where, and the remedy; a traceback goes to the log and never to the user.
@@ -20,12 +20,25 @@ from db.errors import NotFound, StaleVersion, StoreError
 
 log = logging.getLogger(__name__)
 
+KINDS = {429: "rate_limit_error"}
+OPENAI_PATHS = ("/v1/", "/tokenize", "/detokenize")
+
 
 class ApiError(Exception):
-    """An answer that is an error. `param` is the request field at fault, `remedy` what the caller can do."""
+    """An answer that is an error.
+
+    param: the request field at fault. remedy: what the caller can do. retry_after_s: when it is worth another try.
+    """
 
     def __init__(
-        self, status: int, detail: str, *, param: str | None = None, remedy: str | None = None, code: str | None = None
+        self,
+        status: int,
+        detail: str,
+        *,
+        param: str | None = None,
+        remedy: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
@@ -33,12 +46,13 @@ class ApiError(Exception):
         self.param = param
         self.remedy = remedy
         self.code = code
+        self.retry_after_s = retry_after_s
 
 
 def openai_body(error: ApiError) -> dict[str, Any]:
     """The error as OpenAI's clients expect it, also as an event inside a stream."""
     message = error.detail if error.remedy is None else f"{error.detail}. {error.remedy}"
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
+    kind = "server_error" if error.status >= 500 else KINDS.get(error.status, "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": error.param, "code": error.code}}
 
 
@@ -65,7 +79,9 @@ class _ErrorResponse(JSONResponse):
 
 
 def error_response(path: str, error: ApiError, headers: dict[str, str] | None = None) -> JSONResponse:
-    if path.startswith("/v1/"):
+    if error.retry_after_s is not None:
+        headers = {"retry-after": str(error.retry_after_s), **(headers or {})}
+    if path.startswith(OPENAI_PATHS):
         return _ErrorResponse(openai_body(error), status_code=error.status, headers=headers)
     return _ErrorResponse(
         problem_body(error), status_code=error.status, headers=headers, media_type="application/problem+json"

@@ -1,12 +1,13 @@
 """One request from prompt tokens to text: the path that /v1 and conversations share.
 
-Owns the checks before a request, the stream of text, its figures and its row in the records. Knows nothing of HTTP
-shapes or conversations. Invariant: however the consumer leaves (end, error, cancellation), the engine is told in
-`finally`, and the row ends as "finished" or "failed" with the tokens that count.
+Owns the checks before a request, the stream of what its samples say, its figures and its row in the records. Knows
+nothing of HTTP shapes or conversations. Invariant: however the consumer leaves (end, error, cancellation), the engine
+is told in `finally`, and the row ends as "finished" or "failed" with the tokens that count.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import math
@@ -14,32 +15,27 @@ import time
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
 
 from app.engine_client import EngineGone, RequestStream
 from app.engines import Engine
 from app.errors import ApiError
 from app.live import LiveHub
+from app.metrics import Metrics
 from app.recorder import Recorder
-from app.text import IncrementalDetokenizer, StopStringMatcher
+from app.sample_text import Piece, SampleText
 from app.writes import unwatched
 from db.rows import RequestRow
 from db.store import Store
-from engine.core.outputs import RequestOutput, RequestSummary
-from engine.core.sampling_params import SamplingError, SamplingParams
+from engine.core.outputs import Logprobs, RequestOutput
+from engine.core.sampling_params import SamplingParams
 from engine.protocol import AddRequest
 
 log = logging.getLogger(__name__)
 
 TTFT_WINDOW_S = 300.0
-
-
-def sampling_params(**fields: float | int | tuple[int, ...] | bool | None) -> SamplingParams:
-    """SamplingParams from request fields (None: the default); a bad value is a 400 that names the field."""
-    given = {name: value for name, value in fields.items() if value is not None}
-    try:
-        return SamplingParams(**given)  # type: ignore[arg-type]
-    except SamplingError as error:
-        raise ApiError(400, str(error), param=error.param, code="invalid_value") from error
 
 
 def room_for_output(engine: Engine, num_prompt_tokens: int, max_tokens: int | None, *, clip: bool = False) -> int:
@@ -66,20 +62,36 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return sorted(values)[max(0, math.ceil(len(values) * share) - 1)] if values else None
 
 
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """What a request wants beside its sampling.
+
+    include_stop: a stop string is part of the text it ends. grammar_field: what an unusable grammar is blamed on.
+    """
+
+    stop: Sequence[str] = ()
+    include_stop: bool = False
+    n: int = 1
+    cache_salt: str = ""
+    priority: int = 0
+    grammar_field: str | None = None
+
+
 class Generation:
-    """A request and, while `deltas` is consumed, its progress. `row` holds the figures."""
+    """A request and, while `pieces` is consumed, the progress of its samples. `row` holds the figures."""
 
     def __init__(
         self,
         engine: Engine,
         prompt_token_ids: Sequence[int],
         sampling: SamplingParams,
-        stop: Sequence[str],
+        options: RequestOptions,
         source: str,
         on_change: Callable[[Generation], None],
     ) -> None:
         self.engine = engine
         self.error: ApiError | None = None
+        self.prompt_logprobs: Logprobs | None = None  # where asked for: known before the first piece
         self.row = RequestRow(
             id=uuid.uuid4().hex,
             engine_run_id=engine.supervisor.run_id,
@@ -91,15 +103,16 @@ class Generation:
             num_output_tokens=0,
             seed=sampling.seed,
         )
-        self._message = AddRequest(self.row.id, list(prompt_token_ids), sampling)
-        self._detokenizer = IncrementalDetokenizer(engine.vocab)
-        self._matcher = StopStringMatcher(stop)
+        self.message = AddRequest(
+            self.row.id, list(prompt_token_ids), sampling, options.priority, options.cache_salt, options.n
+        )
+        self.samples = [
+            SampleText(engine.vocab, sampling, options.stop, include_stop=options.include_stop)
+            for _ in range(options.n)
+        ]
+        self._options = options
         self._on_change = on_change
         self._started = time.monotonic()
-        self._num_tokens = 0
-        self._arrivals: list[tuple[float, int]] = []  # (when, tokens so far) of each row that brought tokens
-        self._summary: RequestSummary | None = None
-        self._finish_reason: str | None = None
 
     @property
     def id(self) -> str:
@@ -110,20 +123,28 @@ class Generation:
         self.engine.supervisor.client.abort(self.id)
 
     async def deltas(self) -> AsyncGenerator[str]:
-        """The text as it comes. Raises ApiError when the engine fails."""
+        """The text of a request with one sample as it comes. Raises ApiError when the engine fails."""
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                if piece.text:
+                    yield piece.text
+
+    async def pieces(self) -> AsyncGenerator[Piece]:
+        """What comes of each sample, as it comes. Raises ApiError when the engine fails."""
         client = self.engine.supervisor.client
         stream: RequestStream | None = None
         self._on_change(self)
         try:
-            stream = client.submit(self._message)
-            while self._finish_reason is None:
-                text = self._take(await stream.next())
-                if text:
-                    yield text
-            if not stream.finished:  # a stop string ended the text: the engine is told and its last figures awaited
-                client.abort(self.id, self._num_tokens)
-                while not stream.finished:
-                    self._summary = (await stream.next()).summary or self._summary
+            stream = client.submit(self.message)
+            while not stream.finished:  # also while the last figures of samples that a stop string ended are awaited
+                row = await stream.next()
+                sample = self.samples[row.index]
+                running = sample.finish_reason is None
+                piece = self._take(row, sample)
+                if running and sample.stopped:
+                    client.abort(self.id, sample.num_tokens, row.index)
+                if piece.text or piece.logprobs:
+                    yield piece
         except EngineGone as error:
             self.error = ApiError(503, str(error), remedy="Load the model again", code="engine_failed")
             raise self.error from error
@@ -132,67 +153,54 @@ class Generation:
             raise
         finally:
             if stream is not None and not stream.finished:
-                client.abort(self.id, self._num_tokens)
+                client.abort(self.id, self.samples[0].num_tokens if len(self.samples) == 1 else None)
             self._close()
 
-    def _take(self, row: RequestOutput) -> str:
-        """The text that a row adds."""
+    def _take(self, row: RequestOutput, sample: SampleText) -> Piece:
         if row.finish_reason == "error":
-            raise ApiError(500, f"the engine refused the request: {row.error}", code="engine_error")
-        if row.token_ids:
-            self._arrivals.append((time.monotonic(), len(row.token_ids)))
-            if self.row.state == "queued":
-                self._change(state="running", ttft_s=self._arrivals[0][0] - self._started)
-        # the token that ended the answer counts, and is not part of the text
-        shown = row.token_ids[:-1] if row.finish_reason == "stop" else row.token_ids
-        pieces = []
-        for token_id in shown:
-            self._num_tokens += 1
-            pieces.append(self._matcher.push(self._detokenizer.push((token_id,))))
-            if self._matcher.matched is not None:
-                self._finish_reason = "stop"
-                self._summary = row.summary
-                return "".join(pieces)
-        self._num_tokens += len(row.token_ids) - len(shown)
-        if row.finish_reason is not None:
-            pieces += [self._matcher.push(self._detokenizer.finish()), self._matcher.finish()]
-            self._finish_reason = row.finish_reason
-            self._summary = row.summary
-        return "".join(pieces)
+            raise engine_refusal(row.error or "", self._options.grammar_field)
+        if row.prompt_logprobs is not None:
+            self.prompt_logprobs = row.prompt_logprobs
+        piece = sample.take(row, row.index)
+        if row.token_ids and self.row.state == "queued":
+            self._change(state="running", ttft_s=sample.arrivals[0][0] - self._started)
+        return piece
 
     def _close(self) -> None:
         now = time.monotonic()
-        summary = self._summary
-        decode_s = self._arrivals[-1][0] - self._arrivals[0][0] if len(self._arrivals) > 1 else 0.0
-        decoded = self._num_tokens - (self._arrivals[0][1] if self._arrivals else 0)
+        arrivals = sorted(arrival for sample in self.samples for arrival in sample.arrivals)
+        decode_s = arrivals[-1][0] - arrivals[0][0] if arrivals else 0.0
+        num_tokens = sum(sample.num_tokens for sample in self.samples)
+        decoded = num_tokens - (arrivals[0][1] if arrivals else 0)
         self._change(
             state="failed" if self.error is not None else "finished",
             finished_at=time.time(),
-            finish_reason="error" if self.error is not None else self._finish_reason or "abort",
+            finish_reason="error" if self.error is not None else self.samples[0].finish_reason or "abort",
             error=None if self.error is None else self.error.detail,
-            num_output_tokens=self._num_tokens,
+            num_output_tokens=num_tokens,
             e2e_s=now - self._started,
             itl_p95_s=percentile(self.token_gaps(), 0.95),
             tokens_per_s=decoded / decode_s if decode_s > 0 and decoded > 0 else None,
+            **self._summary_figures(),
         )
-        if summary is not None:
-            self._change(
-                num_cached_tokens=summary.num_cached_tokens,
-                num_preemptions=summary.num_preemptions,
-                queue_s=summary.timing.queue_s,
-                drafts=summary.drafts,
-                drafted=summary.drafted,
-                accepted=summary.accepted,
-                seed=summary.seed,
-            )
         self._on_change(self)
 
+    def _summary_figures(self) -> dict[str, object]:
+        """What the engine said at the end: of the first sample where the samples share it, else in sum."""
+        summaries = [sample.summary for sample in self.samples if sample.summary is not None]
+        if not summaries:
+            return {}
+        first = summaries[0]
+        summed = {
+            name: sum(getattr(each, name) for each in summaries)
+            for name in ("num_preemptions", "drafts", "drafted", "accepted")
+        }
+        shared = {"num_cached_tokens": first.num_cached_tokens, "queue_s": first.timing.queue_s, "seed": first.seed}
+        return {**shared, **summed}
+
     def token_gaps(self) -> list[float]:
-        """The times from token to token; a row of several tokens shares its wait among them."""
-        gaps = []
-        for (before, _), (after, count) in zip(self._arrivals, self._arrivals[1:], strict=False):
-            gaps += [(after - before) / count] * count
-        return gaps
+        """The times from token to token within each sample."""
+        return [gap for sample in self.samples for gap in sample.token_gaps()]
 
     def _change(self, **changes: object) -> None:
         state = self.row.state
@@ -201,14 +209,28 @@ class Generation:
             self._on_change(self)
 
 
+def engine_refusal(error: str, grammar_field: str | None) -> ApiError:
+    """An engine's error row, in the API's terms."""
+    if error.startswith("guided: "):
+        remedy = "Correct the grammar or leave it out"
+        return ApiError(400, error.removeprefix("guided: "), param=grammar_field, remedy=remedy, code="invalid_grammar")
+    return ApiError(500, f"the engine refused the request: {error}", code="engine_error")
+
+
+NO_OPTIONS = RequestOptions()
+
+
 class Generations:
     """Prepares generations, knows those that run, and writes each down at its start and its end."""
 
-    def __init__(self, store: Store, hub: LiveHub, recorder: Recorder) -> None:
+    def __init__(self, store: Store, hub: LiveHub, recorder: Recorder, metrics: Metrics, max_waiting: int) -> None:
         self._store = store
         self._hub = hub
         self._recorder = recorder
+        self._metrics = metrics
+        self._max_waiting_requests = max_waiting
         self._running: dict[str, Generation] = {}
+        self._saves: set[asyncio.Future[Any]] = set()  # rows on their way to the records
         self._ttfts: deque[tuple[float, str, float]] = deque(maxlen=1000)  # (when, engine run, seconds)
 
     def prepare(
@@ -217,15 +239,24 @@ class Generations:
         prompt_token_ids: Sequence[int],
         sampling: SamplingParams,
         *,
-        stop: Sequence[str] = (),
+        options: RequestOptions = NO_OPTIONS,
         source: str,
     ) -> Generation:
-        """A generation that starts, and leaves traces, when its deltas are consumed."""
-        return Generation(engine, prompt_token_ids, sampling, stop, source, self._changed)
+        """A generation that starts, and leaves traces, when its pieces are consumed. Raises ApiError."""
+        fault = sampling.token_id_fault(engine.ready.vocab_size)
+        if fault is not None:
+            raise ApiError(400, str(fault), param=fault.param, code="invalid_value")
+        engine.check_queue(self._max_waiting_requests)
+        return Generation(engine, prompt_token_ids, sampling, options, source, self._changed)
 
     def running_rows(self) -> dict[str, RequestRow]:
         """The rows of running requests, newer than what the records hold."""
         return {generation.id: generation.row for generation in self._running.values()}
+
+    async def written(self) -> None:
+        """Wait until the records hold the rows of all requests that have begun or ended by now."""
+        if self._saves:
+            await asyncio.wait(list(self._saves))
 
     def ttft_p95(self, engine_run_id: str) -> float | None:
         """Time to first token of the engine's requests that ended in the last minutes."""
@@ -246,8 +277,20 @@ class Generations:
         else:
             self._running[generation.id] = generation
         if row.state != "running":  # its start and its end are kept; what lies between is only told
-            unwatched(self._store.save_request(row))
+            self._save(row)
         self._hub.publish("requests", dataclasses.asdict(row))
+
+    def _save(self, row: RequestRow) -> None:
+        write = self._store.save_request(row)
+        unwatched(write)
+        save = asyncio.wrap_future(write)
+        self._saves.add(save)
+        save.add_done_callback(self._saved)
+
+    def _saved(self, save: asyncio.Future[Any]) -> None:
+        self._saves.discard(save)
+        if not save.cancelled():
+            save.exception()  # looked at, so that asyncio does not log it once more
 
     def _observe(self, generation: Generation) -> None:
         """Count the request's latencies."""
@@ -256,5 +299,7 @@ class Generations:
         if row.ttft_s is not None:
             self._ttfts.append((time.time(), run_id, row.ttft_s))
             self._recorder.observe_ttft(run_id, row.ttft_s)
-        for gap in generation.token_gaps():
+        gaps = generation.token_gaps()
+        for gap in gaps:
             self._recorder.observe_itl(run_id, gap)
+        self._metrics.observe(row, gaps)

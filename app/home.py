@@ -11,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-FOLDERS = ("models", "logs", "tmp")
+FOLDERS = ("models", "kernels", "logs", "tmp")
 DATABASE = "pizarra.db"
 
 

@@ -28,13 +28,14 @@ class PromptEncoder:
         self._special = re.compile(any_special)
         self._marked = re.compile(f"{_OPEN}({any_special}){_CLOSE}")
 
-    def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The prompt, ready for the answer to begin. Raises ChatTemplateError."""
+    def encode(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> list[int]:
+        """The prompt, ready for the answer to begin unless that is not wanted. Raises ChatTemplateError."""
         marked = [
             {**each, "content": self._special.sub(rf"{_OPEN}\g<0>{_CLOSE}", each["content"])} for each in messages
         ]
+        text = self._template.render(marked, add_generation_prompt=add_generation_prompt)
         ids: list[int] = []
-        for number, piece in enumerate(self._marked.split(self._template.render(marked))):
+        for number, piece in enumerate(self._marked.split(text)):
             if piece:  # every other one stood between marks
                 ids += self._vocab.encode(piece, parse_special=number % 2 == 0)
         return ids

@@ -28,10 +28,11 @@ from app.home import DATABASE, HomeLock, prepare_home
 from app.jobs import JobRunner
 from app.live import LiveHub
 from app.logs import configure_logging
+from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
 from app.recorder import Recorder
-from app.routes import conversations, jobs, live, models, openai, requests, samples, system, unknown
+from app.routes import conversations, jobs, live, models, openai, requests, samples, system, tokenize, unknown
 from app.security import Gatekeeper
 from app.services import Services
 from app.settings import ASSETS, Settings
@@ -57,7 +58,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(BodyLimit)
     app.add_middleware(Gatekeeper, settings=settings)  # added last, so it comes first
     install_error_handlers(app)
-    for module in (system, openai, models, jobs, samples, requests, conversations, live, unknown):
+    for module in (system, openai, tokenize, models, jobs, samples, requests, conversations, live, unknown):
         app.include_router(module.router)
     return app
 
@@ -90,7 +91,8 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     catalog = Catalog(settings.home, ASSETS)
     recorder = Recorder(store, DeviceSampler(settings.home), lambda: engines.snapshots(), hub.publish)
     engines = Engines(settings, catalog, store, events, lambda: recorder.latest, lambda: header.publish())
-    generations = Generations(store, hub, recorder)
+    metrics = Metrics(engines.snapshots, lambda: recorder.latest, lambda: job_runner.num_running)
+    generations = Generations(store, hub, recorder, metrics, settings.max_waiting_requests)
     header = HeaderPublisher(hub, engines, generations, job_runner, recorder, catalog)
     model_jobs = ModelJobs(job_runner, catalog, engines, events)
     conversation_service = ConversationService(store, hub, engines, generations)
@@ -106,6 +108,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         models=ModelList(catalog, engines, job_runner),
         model_jobs=model_jobs,
         generations=generations,
+        metrics=metrics,
         conversations=conversation_service,
     )
     background = [asyncio.create_task(recorder.run()), asyncio.create_task(header.run())]

@@ -17,6 +17,7 @@ from app.events import EventLog
 from app.generation import Generations
 from app.jobs import JobRunner
 from app.live import LiveHub
+from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
 from app.settings import Settings
@@ -38,6 +39,7 @@ class Services:
     models: ModelList
     model_jobs: ModelJobs
     generations: Generations
+    metrics: Metrics
     conversations: ConversationService
 
 

@@ -49,6 +49,11 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[list[str], NoDecode] = Field(
         default=[], description="Further host names this server may be reached by, separated by commas."
     )
+    max_waiting_requests: int = Field(
+        default=1000,
+        ge=0,
+        description="How many answers may wait for one engine; a request beyond that is refused with 429.",
+    )
     drain_timeout_s: float = Field(
         default=20.0, ge=0, description="How long an unload waits for running requests before it ends them."
     )

@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 END_PATIENCE_S = 1.0  # from the first sign of an end (exit, closed pipe) to the other one
 LOG_TAIL_LINES = 50
+KERNEL_CACHE_VARIABLE = "PIZARRA_KERNEL_CACHE"  # where an engine keeps the kernels it built
 
 
 class EngineStartError(Exception):
@@ -78,6 +79,7 @@ class EngineSupervisor:
         *,
         argv: Sequence[str],
         log_path: Path,
+        kernel_cache: Path,
         on_change: Callable[[EngineSupervisor], None],
     ) -> None:
         self.run_id = run_id
@@ -93,6 +95,7 @@ class EngineSupervisor:
         self._model_path = model_path
         self._argv = list(argv)
         self._log_path = log_path
+        self._environment = {KERNEL_CACHE_VARIABLE: str(kernel_cache), **os.environ}  # the operator's choice wins
         self._on_change = on_change
         self._failure: EngineFailed | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -191,6 +194,7 @@ class EngineSupervisor:
                     stdin=subprocess.DEVNULL,
                     stdout=log_file,
                     stderr=subprocess.STDOUT,
+                    env=self._environment,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                 )

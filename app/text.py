@@ -119,13 +119,14 @@ class StopStringMatcher:
 
     "First" is the one that ends first (of several that end together, the longest), since that alone does not depend on
     how the text was split. Text is held back only as far as its longest suffix that is a proper prefix of a stop
-    string.
+    string. `include`: the stop string that was found comes out as well.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         if any(not stop for stop in stops):
             raise ValueError("a stop string must not be empty")
         self._stops = tuple(stops)
+        self._include = include
         self._held = ""
         self.matched: str | None = None
 
@@ -136,9 +137,9 @@ class StopStringMatcher:
         text = self._held + text
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            _, start, self.matched = min(found)
+            end, start, self.matched = min(found)
             self._held = ""
-            return text[:start]
+            return text[: end if self._include else start]
         keep = self._prefix_suffix_length(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

@@ -20,9 +20,10 @@ async def list_requests(
     model: str | None = None,
     parts: Services = Depends(services),
 ) -> schemas.Requests:
+    await parts.generations.written()
     page = await asyncio.to_thread(parts.store.list_requests, limit, before, model)
-    running = parts.generations.running_rows()
-    rows = [schemas.Request.model_validate(running.get(row.id, row)) for row in page.rows]
+    newest = parts.generations.running_rows()
+    rows = [schemas.Request.model_validate(newest.get(row.id, row)) for row in page.rows]
     return schemas.Requests(requests=rows, next_before=page.next_before)
 
 

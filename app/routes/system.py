@@ -1,4 +1,4 @@
-"""/health, /ready, /login, /api/engines, /api/settings, /api/events."""
+"""/health, /ready, /metrics, /login, /api/engines, /api/settings, /api/events."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Query
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from app import schemas
 from app.engines import Engine, struct_fields
 from app.errors import ApiError
+from app.metrics import CONTENT_TYPE
 from app.security import SESSION_COOKIE, session_token
 from app.services import Services, services
 from app.version import app_version
@@ -50,6 +51,12 @@ async def ready(parts: Services = Depends(services)) -> Response:
         states = [f"{engine.model_id} is {engine.supervisor.state}" for engine in parts.engines.all()]
         body, status = schemas.Ready(ready=False, reason="; ".join(states) or "no model is loaded"), 503
     return JSONResponse(body.model_dump(exclude_none=True), status_code=status)
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(parts: Services = Depends(services)) -> Response:
+    """Everything that is counted, for Prometheus: vLLM's names where vLLM has one, pizarra_* for the rest."""
+    return Response(parts.metrics.render(), media_type=CONTENT_TYPE)
 
 
 @router.get("/login", include_in_schema=False)

@@ -2,7 +2,9 @@
 
 Run by the supervisor in place of engine.process. Words in the prompt make it misbehave: CRASH dies after three tokens,
 FAIL answers with an error row, HANG never answers, SLOW takes 30 ms a token, ENDLESS never stops by itself. `--mode`
-makes the load misbehave. What it does with requests it prints, so that tests can read it in the engine's log.
+makes the load misbehave. What it does with requests it prints, so that tests can read it in the engine's log. Sample i
+begins i tokens later in the text. A log probability is minus the token's place, counted from 1; the alternatives follow
+at a distance of 1. A guided request is refused when its text says BAD, and ends, complete, after 7 tokens otherwise.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine import protocol
-from engine.core.outputs import RequestOutput, RequestSummary, RequestTiming
+from engine.core.outputs import Logprobs, RequestOutput, RequestSummary, RequestTiming
 from engine.vocab import load_vocab
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
 
@@ -36,6 +38,7 @@ class Running:
 
     request: protocol.AddRequest
     prompt: str
+    index: int = 0
     sent: int = 0
     next_s: float = 0.0
 
@@ -46,7 +49,7 @@ class FakeEngine:
         self.vocab = load_vocab(model)
         self.text_ids = self.vocab.encode(TEXT)
         self.inbox: queue.SimpleQueue[protocol.ToEngine] = queue.SimpleQueue()
-        self.running: dict[str, Running] = {}
+        self.running: dict[tuple[str, int], Running] = {}
         self.draining = False
         self.generated = 0
         self.stats_s = 0.0
@@ -77,53 +80,73 @@ class FakeEngine:
             case protocol.AddRequest():
                 prompt = self.vocab.decode(message.prompt_token_ids)
                 print(f"added {message.request_id} {message.sampling}", flush=True)
-                self.running[message.request_id] = Running(message, prompt)
+                print(f"queued priority={message.priority} salt={message.cache_salt!r} n={message.n}", flush=True)
+                for index in range(message.n):
+                    self.running[message.request_id, index] = Running(message, prompt, index)
             case protocol.AbortRequest():
-                running = self.running.pop(message.request_id, None)
-                print(f"aborted {message.request_id} {message.num_output_tokens} {running is not None}", flush=True)
-                if running is not None and "HANG" not in running.prompt:
-                    self.send(protocol.StepOutputs([self.last_row(running, [], "abort")]))
+                self.abort(message)
             case protocol.Drain():
                 self.draining = True
             case protocol.Shutdown():
                 print("shutdown", flush=True)
                 sys.exit(0)
 
+    def abort(self, message: protocol.AbortRequest) -> None:
+        doomed = [key for key in self.running if key[0] == message.request_id and message.index in (None, key[1])]
+        print(f"aborted {message.request_id} {message.num_output_tokens} {bool(doomed)}", flush=True)
+        for running in [self.running.pop(key) for key in doomed]:
+            if "HANG" not in running.prompt:
+                self.send(protocol.StepOutputs([self.last_row(running, [], "abort")]))
+
     def step(self, running: Running) -> RequestOutput | None:
         now = time.monotonic()
         if "HANG" in running.prompt or now < running.next_s:
             return None
+        key, sampling = (running.request.request_id, running.index), running.request.sampling
         if "FAIL" in running.prompt:
-            del self.running[running.request.request_id]
-            return RequestOutput(running.request.request_id, [], "error", "asked to fail")
+            del self.running[key]
+            return RequestOutput(key[0], [], "error", "asked to fail", index=running.index)
+        if sampling.guided is not None and "BAD" in sampling.guided.text:
+            del self.running[key]
+            return RequestOutput(key[0], [], "error", f"guided: {sampling.guided.kind}: BAD", index=running.index)
         if "CRASH" in running.prompt and running.sent == 3:
             print("about to crash", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         running.next_s = now + (0.03 if "SLOW" in running.prompt else 0.0)
-        endless = "ENDLESS" in running.prompt or running.request.sampling.ignore_eos
-        token = self.text_ids[running.sent % len(self.text_ids)]
+        endless = "ENDLESS" in running.prompt or sampling.ignore_eos
+        token = self.text_ids[(running.sent + running.index) % len(self.text_ids)]
         reason = None
         if running.sent == len(self.text_ids) and not endless:
             token, reason = self.vocab.eos_token_ids[0], "stop"
         running.sent += 1
         self.generated += 1
-        if token in running.request.sampling.stop_token_ids:
+        if token in sampling.stop_token_ids or (sampling.guided is not None and running.sent == 7):
             reason = "stop"
-        elif running.sent == running.request.sampling.max_tokens:
+        elif running.sent == sampling.max_tokens:
             reason = reason or "length"
         if reason is not None:
-            del self.running[running.request.request_id]
-            return self.last_row(running, [token], reason)
-        return RequestOutput(running.request.request_id, [token])
+            del self.running[key]
+        row = RequestOutput(key[0], [token], index=running.index) if reason is None else None
+        row = row or self.last_row(running, [token], reason or "")
+        return self.with_logprobs(row, running)
+
+    def with_logprobs(self, row: RequestOutput, running: Running) -> RequestOutput:
+        sampling, prompt = running.request.sampling, running.request.prompt_token_ids
+        if sampling.logprobs is not None:
+            row = replace(row, logprobs=some_logprobs(row.token_ids, running.sent, sampling.logprobs))
+        if sampling.prompt_logprobs is not None and running.sent == 1 and running.index == 0:
+            row = replace(row, prompt_logprobs=some_logprobs(prompt[1:], 1, sampling.prompt_logprobs))
+        return row
 
     def last_row(self, running: Running, token_ids: list[int], reason: str) -> RequestOutput:
         summary = RequestSummary(
             num_prompt_tokens=len(running.request.prompt_token_ids),
             num_output_tokens=running.sent,
+            num_cached_tokens=16 if running.request.cache_salt else 0,
             seed=7 if running.request.sampling.seed is None else running.request.sampling.seed,
             timing=RequestTiming(queue_s=0.001),
         )
-        return RequestOutput(running.request.request_id, token_ids, reason, None, summary)
+        return RequestOutput(running.request.request_id, token_ids, reason, None, summary, index=running.index)
 
     def send_stats(self) -> None:
         if time.monotonic() < self.stats_s:
@@ -145,6 +168,15 @@ class FakeEngine:
                 step_s_total=0.0,
             )
         )
+
+
+def some_logprobs(token_ids: list[int], place: int, count: int) -> Logprobs:
+    """Of each token, minus its place; the alternatives are the token itself and the ids behind it."""
+    return Logprobs(
+        [-float(place + i) for i in range(len(token_ids))],
+        [[(token + k) % 320 for k in range(count)] for token in token_ids],
+        [[-float(place + i + k) for k in range(count)] for i in range(len(token_ids))],
+    )
 
 
 def load(connection: Connection, mode: str) -> None:
@@ -197,6 +229,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     connection = Connection(arguments.fd)
     print(f"options {arguments.options}", flush=True)
+    print(f"kernel cache {os.environ['PIZARRA_KERNEL_CACHE']}", flush=True)
     load(connection, arguments.mode)
     if arguments.mode == "stubborn":
         while True:

@@ -83,7 +83,13 @@ def serving(settings: Settings) -> Iterator[Client]:
     """The server in a thread; ended as SIGTERM ends it."""
     app: FastAPI = create_app(settings)
     config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1
+        app,
+        host="127.0.0.1",
+        port=0,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=120,  # a slow machine must not find its connection closed just as it asks again
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -308,6 +308,19 @@ async def test_an_engine_deaf_to_messages_and_sigterm_is_killed(tmp_path: Path, 
     assert supervisor.state == "stopped"
 
 
+@pytest.mark.parametrize("chosen", [None, "/elsewhere"])
+async def test_kernels_are_kept_in_the_data_folder_unless_told_otherwise(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, chosen: str | None
+) -> None:
+    monkeypatch.delenv("PIZARRA_KERNEL_CACHE", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("PIZARRA_KERNEL_CACHE", chosen)
+    supervisor = make_supervisor(tmp_path, home, make_settings(home))
+    await supervisor.start()
+    assert f"kernel cache {chosen or tmp_path / 'kernels'}" in supervisor.log_tail()
+    await supervisor.kill()
+
+
 def make_supervisor(tmp_path: Path, home: Path, settings: Settings) -> EngineSupervisor:
     return EngineSupervisor(
         "run",
@@ -316,6 +329,7 @@ def make_supervisor(tmp_path: Path, home: Path, settings: Settings) -> EngineSup
         LoadOptions(),
         argv=settings.engine_argv,
         log_path=tmp_path / "engine.log",
+        kernel_cache=tmp_path / "kernels",
         on_change=lambda supervisor: None,
     )
 

@@ -170,12 +170,30 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None, str]] = [
     ({"messages": "hi"}, "messages", "list"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role", "user"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None, "text"),
-    ({"n": 2}, "n", "not supported yet"),
-    ({"logprobs": True}, "logprobs", "not supported yet"),
+    ({"n": 0}, "n", "greater"),
+    ({"n": 2, "best_of": 3}, "best_of", "best_of=3 with n=2"),
+    ({"logprobs": 5}, "logprobs", "boolean"),
+    ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less"),
+    ({"prompt_logprobs": 2, "stream": True}, "prompt_logprobs", "cannot be streamed"),
+    ({"suffix": "x"}, "suffix", "Filling in"),
     ({"tools": [{}]}, "tools", "not supported yet"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "not supported yet"),
-    ({"presence_penalty": 0.5}, "presence_penalty", "not supported yet"),
-    ({"logit_bias": {"5": 1}}, "logit_bias", "not supported yet"),
+    ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "needs the field"),
+    ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "exclude each other"),
+    ({"guided_choice": []}, "guided_choice", "at least 1"),
+    ({"structured_outputs": {"regex": "a"}}, "structured_outputs", "guided_regex"),
+    ({"presence_penalty": 2.5}, "presence_penalty", "less"),
+    ({"repetition_penalty": 0}, "repetition_penalty", "greater"),
+    ({"logit_bias": {"5": 101}}, "logit_bias", "between -100 and 100"),
+    ({"logit_bias": {"x": 1}}, "logit_bias", "no token id"),
+    ({"logit_bias": {"": 1}}, "logit_bias", "no token id"),
+    ({"logit_bias": {"999": 1}}, "logit_bias", "vocabulary of 320"),
+    ({"stop_token_ids": [999]}, "stop_token_ids", "vocabulary of 320"),
+    ({"bad_words": [""]}, "bad_words.0", "at least 1"),
+    ({"min_tokens": 5, "max_tokens": 4}, "min_tokens", "at most max_tokens"),
+    ({"cache_salt": ""}, "cache_salt", "at least 1"),
+    ({"priority": 1.5}, "priority", "integer"),
     ({"model": 5}, "model", "string"),
 ]
 
@@ -282,7 +300,15 @@ def test_the_official_client(client: Client) -> None:
     with pytest.raises(openai.NotFoundError, match="not loaded"):
         api.completions.create(model="other", prompt="hi")
     with pytest.raises(openai.BadRequestError, match="not supported yet"):
-        api.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hi"}], n=2)
+        api.completions.create(model=MODEL, prompt="hi", suffix="there")
+    several = api.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "hi"}], n=2, logprobs=True, top_logprobs=2
+    )
+    assert [choice.index for choice in several.choices] == [0, 1]
+    found = several.choices[0].logprobs
+    assert found is not None
+    assert found.content is not None
+    assert b"".join(bytes(each.bytes or []) for each in found.content).decode() == TEXT
 
 
 @pytest.mark.parametrize("seed", [0, 2**53, 2**63, 2**64 - 1])

@@ -1,0 +1,1 @@
+"""What an answer's text is made of: thoughts, content, tool calls; and the grammar that forces a call."""

@@ -1,0 +1,74 @@
+"""Our own OpenAPI document, held against the server by schemathesis: nothing that fits it is answered with a 5xx."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, seed, settings
+from schemathesis.checks import not_a_server_error
+
+from tests.app.harness import Client, make_home, make_settings, serving
+
+ANSWERS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
+OTHERS = (
+    ("/v1/models", "GET"),
+    ("/v1/models/{model_id}", "GET"),
+    ("/metrics", "GET"),
+    ("/api/models/{model_id}/estimate", "POST"),
+    ("/api/requests", "GET"),
+    ("/api/samples", "GET"),
+    ("/api/jobs", "GET"),
+    ("/api/events", "GET"),
+    ("/api/settings", "PUT"),
+    ("/api/conversations", "GET"),
+    ("/api/conversations", "POST"),
+    ("/api/conversations/{conversation_id}", "PATCH"),
+    ("/api/conversations/{conversation_id}/generate", "POST"),
+)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with serving(make_settings(make_home(tmp_path_factory.mktemp("openapi")))) as client:
+        assert client.load()["state"] == "succeeded"
+        yield client
+
+
+def document(client: Client) -> schemathesis.BaseSchema:
+    return schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+def test_what_fits_the_document_is_answered(client: Client, path: str) -> None:
+    """A model of another name is refused before anything is read, so the default one is asked."""
+    statuses = []
+
+    @seed(1)
+    @settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(case=document(client)[path]["POST"].as_strategy())
+    def ask(case: schemathesis.Case) -> None:
+        if isinstance(case.body, dict):
+            case.body.pop("model", None)
+            case.body["stream"] = False
+        response = case.call(base_url=str(client.base_url), timeout=20)
+        case.validate_response(response, checks=[not_a_server_error])
+        if response.status_code != 200:
+            assert response.json()["error"]["type"] == "invalid_request_error"
+        statuses.append(response.status_code)
+
+    ask()
+    assert 200 in statuses, "nothing of what fits the document is accepted"
+
+
+@pytest.mark.parametrize(("path", "method"), OTHERS)
+def test_nothing_that_fits_the_document_breaks_the_server(client: Client, path: str, method: str) -> None:
+    @seed(1)
+    @settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(case=document(client)[path][method].as_strategy())
+    def ask(case: schemathesis.Case) -> None:
+        response = case.call(base_url=str(client.base_url), timeout=20)
+        case.validate_response(response, checks=[not_a_server_error])
+
+    ask()
