@@ -86,6 +86,7 @@ class CatalogEntry:
     sources: tuple[WheelSource | HubSource, ...]
     variants: tuple[Variant, ...]
     drafters: tuple[str, ...]
+    sampling: dict[str, float]  # for requests that do not say, where the model's own files say nothing
 
 
 def make_id(text: str) -> str:
@@ -165,6 +166,7 @@ def _entry(item: dict[str, Any]) -> CatalogEntry:
         sources=tuple(_source(source) for source in item["sources"]),
         variants=tuple(_variant(variant) for variant in item.get("variants", ())),
         drafters=tuple(item.get("drafters", ())),
+        sampling=dict(item.get("sampling", {})),
     )
 
 

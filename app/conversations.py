@@ -179,9 +179,8 @@ class ConversationService:
         wishes = dict(row.sampling)
         # an answer may be shorter than asked where the context ends: it says "length" then, and the chat can go on
         limit = room_for_output(engine, len(prompt), wishes.pop("max_tokens", None), clip=True)
-        return self._generations.prepare(
-            engine, prompt, sampling_params(max_tokens=limit, **wishes), source="conversation"
-        )
+        sampling = sampling_params(engine.sampling_defaults, max_tokens=limit, **wishes)
+        return self._generations.prepare(engine, prompt, sampling, source="conversation")
 
     # ---- the answer -------------------------------------------------------------------------------------------------
 

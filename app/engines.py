@@ -27,6 +27,7 @@ from app.jobs import JobError, JobHandle, JobResult
 from app.logs import prune_engine_logs
 from app.prompt import PromptEncoder
 from app.recorder import EngineSnapshot
+from app.sampling_defaults import sampling_defaults
 from app.settings import Settings
 from app.supervisor import EngineStartError, EngineSupervisor
 from app.text import ChatTemplate, ChatTemplateError
@@ -50,6 +51,7 @@ class Engine:
     vocab: Vocab
     chat: PromptEncoder | None
     chat_error: str  # why it cannot chat, "" when it can
+    sampling_defaults: Mapping[str, float]  # for what a request does not say
 
     @property
     def model_id(self) -> str:
@@ -229,7 +231,8 @@ class Engines:
                 raise JobError(fit.message)
             supervisor = self._supervisor(model, self._with_threads(options), handle)
             self._engines.pop(model_id, None)
-            self._engines[model_id] = Engine(supervisor, vocab, chat, chat_error)
+            defaults = sampling_defaults(model.path, self._catalog.entry(model_id))
+            self._engines[model_id] = Engine(supervisor, vocab, chat, chat_error, defaults)
             ready = await self._start(supervisor)
         return {"engine_id": supervisor.run_id, "load_s": ready.load_s, "memory": struct_fields(ready.memory)}
 

@@ -7,7 +7,7 @@ Invariant: what a body asks for reaches the engine or is refused with the field'
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,20 +24,23 @@ SAME_NAMES = (
 )  # fmt: skip
 
 
-def sampling_params(**fields: Any) -> SamplingParams:
+def sampling_params(defaults: Mapping[str, float], **fields: Any) -> SamplingParams:
     """SamplingParams from request fields (None: the default); a bad value is a 400 that names the field."""
     given = {name: value for name, value in fields.items() if value is not None}
     try:
-        return SamplingParams(**given)
+        return SamplingParams(**(dict(defaults) | given))
     except SamplingError as error:
         raise ApiError(400, str(error), param=error.param, code="invalid_value") from error
 
 
-def body_sampling(body: CompletionFields, vocab: Vocab, max_tokens: int) -> SamplingParams:
-    """What a body asks of the engine. Raises ApiError."""
+def body_sampling(
+    body: CompletionFields, vocab: Vocab, max_tokens: int, defaults: Mapping[str, float]
+) -> SamplingParams:
+    """What a body asks of the engine; `defaults` are the model's, for what it does not say. Raises ApiError."""
     wish = grammar_wish(body)
     breakers = DRY_BREAKERS if body.dry_sequence_breakers is None else body.dry_sequence_breakers
     return sampling_params(
+        defaults,
         **{name: getattr(body, name) for name in SAME_NAMES},
         max_tokens=max_tokens,
         top_k=0 if body.top_k == -1 else body.top_k,

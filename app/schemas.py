@@ -170,6 +170,7 @@ class Engine(Outgoing):
     num_kv_blocks: int | None = None
     block_size: int | None = None
     max_model_len: int | None = None
+    sampling_defaults: dict[str, float] = {}
     error: str | None = None
     log_tail: list[str] = []
     stats: dict[str, Any] | None = None

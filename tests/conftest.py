@@ -29,6 +29,8 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 for name in [name for name in os.environ if name.startswith("PIZARRA_") and name not in KEPT_VARIABLES]:
     del os.environ[name]
 
+os.environ["PIZARRA_KERNEL_CACHE"] = str(CACHE / "kernels")  # each test has a home of its own; one build serves all
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> None:

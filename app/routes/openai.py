@@ -81,7 +81,7 @@ def _prepare(
         priority=body.priority,
         grammar_field=None if wish is None else wish.field,
     )
-    sampling = body_sampling(body, engine.vocab, max_tokens)
+    sampling = body_sampling(body, engine.vocab, max_tokens, engine.sampling_defaults)
     return parts.generations.prepare(engine, prompt, sampling, options=options, source=source)
 
 

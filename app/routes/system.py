@@ -121,6 +121,7 @@ def _engine(engine: Engine) -> schemas.Engine:
         started_at=supervisor.started_at,
         error=supervisor.error,
         log_tail=supervisor.log_tail(),
+        sampling_defaults=dict(engine.sampling_defaults),
         stats=struct_fields(supervisor.stats) if supervisor.stats is not None else None,
         **ready,
     )
