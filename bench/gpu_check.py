@@ -21,7 +21,8 @@ from engine.config import LoadOptions
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import ScheduledRequest, SchedulerOutput
 from engine.runner.exactness import probe
-from engine.runner.model_runner import ModelRunner, plan_load
+from engine.runner.load_plan import plan_load
+from engine.runner.model_runner import ModelRunner
 
 CUDA = torch.device("cuda:0")
 PROMPT_TOKENS, STEPS = 64, 50

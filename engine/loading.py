@@ -20,7 +20,8 @@ from engine.core.sizing import SizingError
 from engine.engine import Engine
 from engine.models.registry import UnsupportedModel
 from engine.runner.exactness import Exactness, probe
-from engine.runner.model_runner import LoadPlan, ModelRunner, Progress, plan_load
+from engine.runner.load_plan import LoadPlan, plan_load
+from engine.runner.model_runner import ModelRunner, Progress
 from engine.sample.grammar import GrammarCompiler
 from engine.vocab import load_vocab
 

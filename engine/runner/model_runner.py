@@ -8,70 +8,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from engine.checkpoint import CheckpointInfo
-from engine.config import EffectiveSetting, LoadOptions, ModelConfig
+from engine.config import LoadOptions, ModelConfig
 from engine.core.outputs import Logprobs
 from engine.core.scheduler import SchedulerOutput, StepResult
-from engine.core.sizing import KVPlan, SizingError, plan_kv, weights_bytes, workspace_bytes
 from engine.models.loader import iter_weights
 from engine.models.registry import decoder_class
 from engine.models.workspace import Workspace
-from engine.runner.device import DeviceInfo, pick_device, pick_dtype
 from engine.runner.input_batch import BatchInputs, InputBatch, aligned
 from engine.runner.kv_cache import allocate_caches
+from engine.runner.load_plan import LoadPlan
 from engine.sample.logprobs import add_logprobs
 from engine.sample.sampler import sample
 from kernels.registry import THREADS, load_ops
 
 Progress = Callable[[str, int, int, str], None]  # stage, done, total, message
-
-
-@dataclass(frozen=True, slots=True)
-class LoadPlan:
-    """What a load will do, decided before any weight is read."""
-
-    device: DeviceInfo
-    dtype: torch.dtype
-    kv: KVPlan
-    weights_bytes: int
-    settings: list[EffectiveSetting]
-
-
-def plan_load(info: CheckpointInfo, options: LoadOptions) -> LoadPlan:
-    """Device, dtype and memory of a load. Raises SizingError with the numbers when it does not fit."""
-    device, dtype = pick_device(options), pick_dtype(options)
-    weights = weights_bytes(info.num_parameters, dtype.itemsize)
-    workspace = workspace_bytes(info.config, options.max_num_batched_tokens, options.max_num_seqs, dtype.itemsize)
-    budget = device.available_bytes
-    if device.device.type == "cuda":
-        taken = device.total_bytes - device.available_bytes
-        budget = int(device.total_bytes * options.gpu_memory_utilization) - taken
-    left = budget - weights - workspace
-    if left <= 0:
-        raise SizingError(
-            f"the weights need {weights} bytes and the workspace {workspace}, {budget} are available on {device.name}; "
-            "unload another model or pick a smaller one",
-            needed_bytes=weights + workspace,
-            available_bytes=budget,
-            max_model_len_that_fits=0,
-        )
-    kv = plan_kv(info.config, options, left, dtype.itemsize, device.device.type)
-    settings = []
-    if kv.reason:
-        wanted = info.config.max_position_embeddings
-        settings.append(EffectiveSetting("max_model_len", str(wanted), str(kv.max_model_len), kv.reason))
-    if options.dtype == "auto" and info.quantization == "F16":
-        settings.append(
-            EffectiveSetting(
-                "dtype", "float16 (the file's)", "bfloat16", "fp16 checkpoints run in bfloat16, which cannot overflow"
-            )
-        )
-    return LoadPlan(device, dtype, kv, weights, settings)
 
 
 class ModelRunner:
