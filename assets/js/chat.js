@@ -39,7 +39,7 @@ class ChatPage {
       choose: (message) => this.#patch({ active_leaf_id: this.#tree.newestLeaf(message.id) }),
     });
     this.composer = createComposer({
-      send: (content, modelId) => this.#send(content, modelId),
+      send: (content) => this.#send(content),
       stop: () => this.#stop(),
       load: () => bringUp(this.#header.default_model_id),
     });
@@ -113,7 +113,9 @@ class ChatPage {
   // ---- opening ----
 
   #openFromAddress() {
-    const id = new URLSearchParams(location.search).get("c");
+    const asked = new URLSearchParams(location.search);
+    const id = asked.get("c");
+    if (asked.has("model")) this.composer.prefer(asked.get("model"));
     return id ? this.open(id, { push: false }) : this.startNew({ push: false });
   }
 
@@ -130,6 +132,8 @@ class ChatPage {
     this.#leave();
     if (push) history.pushState(null, "", addressOf(id));
     await this.#follow(id);
+    const answer = this.#tree.path(this.#conversation?.active_leaf_id).findLast((message) => message.model_id);
+    if (answer && this.#conversation.id === id) this.composer.prefer(answer.model_id);
   }
 
   #leave() {
@@ -208,7 +212,7 @@ class ChatPage {
 
   // ---- actions ----
 
-  async #send(content, modelId) {
+  async #send(content) {
     await this.drawer.flushIfPending();
     if (!this.#conversation) {
       const created = await attempt(() => api.createConversation(this.drawer.values()));
@@ -217,13 +221,18 @@ class ChatPage {
       await this.#follow(created.id);
     }
     this.thread.toEnd();
-    return this.#generate({ content, ...(modelId ? { model_id: modelId } : {}) });
+    return this.#generate({ content });
   }
 
   async #generate(fields) {
     const conversation = this.#conversation;
+    const model = this.composer.model();
     const answer = await this.#guarded(() =>
-      api.generate(conversation.id, { version: conversation.version, ...fields }),
+      api.generate(conversation.id, {
+        version: conversation.version,
+        ...fields,
+        ...(model ? { model_id: model } : {}),
+      }),
     );
     if (!answer || this.#conversation !== conversation) return Boolean(answer);
     for (const message of [answer.user_message, answer.assistant_message]) {

@@ -24,6 +24,7 @@ export function createComposer({ send, stop, load }) {
     h("p", { class: "pz-composer-hint" }, t("composer_hint")),
   );
   let state = { generating: false, ready: false };
+  let preferred = null;
 
   const grow = () => {
     area.style.height = "auto";
@@ -34,7 +35,7 @@ export function createComposer({ send, stop, load }) {
     if (!content || state.generating || !state.ready) return;
     area.value = "";
     grow();
-    const sent = await send(content, models.value || null);
+    const sent = await send(content);
     if (!sent && !area.value) area.value = content;
     grow();
   };
@@ -58,7 +59,7 @@ export function createComposer({ send, stop, load }) {
     act.disabled = next.generating ? next.stopping : !next.ready;
     fill(act, icon(next.generating ? "stop" : "send"), h("span", {}, label));
     models.hidden = next.models.length < 2;
-    const chosen = models.value;
+    const chosen = preferred ?? models.value;
     fill(
       models,
       next.models.map((id) => h("option", { value: id }, id)),
@@ -80,5 +81,12 @@ export function createComposer({ send, stop, load }) {
     );
   }
 
-  return { element, show, focus: () => area.focus() };
+  /** Choose a model, now or as soon as it is loaded; what the operator chooses afterwards stands. */
+  function prefer(id) {
+    preferred = id;
+    if (state.models?.includes(id)) models.value = id;
+  }
+  models.addEventListener("change", () => (preferred = null));
+
+  return { element, show, prefer, model: () => models.value || null, focus: () => area.focus() };
 }

@@ -4,7 +4,7 @@ import { button, fill, h, icon, iconButton } from "./dom.js";
 import { number, rate, seconds, t, word } from "./i18n.js";
 import { createMarkdownView } from "./markdown.js";
 
-/** {element, update(message, context), paintText()}; context: {versions, canGenerate, actions}. */
+/** {element, update(message, context), paintText()}; context: {versions, canGenerate, actions, nameModel}. */
 export function createMessageView(message) {
   const body = h("div", { class: "pz-message-text" });
   const foot = h("div", { class: "pz-message-foot" });
@@ -32,10 +32,10 @@ export function createMessageView(message) {
     element.dataset.state = newMessage.state;
     if (changed) view.paintText();
     const { content, ...rest } = newMessage;
-    const key = JSON.stringify([rest, context.canGenerate, context.versions.map((version) => version.id)]);
+    const key = JSON.stringify([rest, context.canGenerate, context.nameModel, context.versions.map((version) => version.id)]);
     if (key === view.footKey) return; // a button that has the focus must keep it
     view.footKey = key;
-    fill(foot, stateLine(newMessage), tools(view, context));
+    fill(foot, stateLine(newMessage, context.nameModel), tools(view, context));
   };
   return view;
 }
@@ -52,7 +52,7 @@ export function scheduleText(view, after) {
 }
 
 /** What became of an answer and what it cost. */
-function stateLine(message) {
+function stateLine(message, nameModel) {
   if (message.role !== "assistant" || message.state === "streaming") return null;
   const parts = [];
   const stats = message.stats;
@@ -62,6 +62,7 @@ function stateLine(message) {
     parts.push(h("span", { class: "pz-warn" }, t("stopped_at", { n: number(stats.num_output_tokens) })));
   else if (message.state === "interrupted")
     parts.push(h("span", { class: "pz-warn", title: message.error }, t("answer_interrupted")));
+  if (nameModel && message.model_id) parts.push(message.model_id);
   if (typeof stats?.num_output_tokens === "number") {
     parts.push(t("tokens_in_out", { input: number(stats.num_prompt_tokens), output: number(stats.num_output_tokens) }));
     if (typeof stats.tokens_per_s === "number") parts.push(t("n_tokens_per_s", { rate: rate(stats.tokens_per_s) }));

@@ -28,10 +28,16 @@ export function createThread(actions) {
     }
     const path = tree.path(conversation.active_leaf_id);
     const visible = path.slice(-shown);
+    const models = new Set(path.map((message) => message.model_id).filter(Boolean));
     const nodes = visible.map((message) => {
       if (!views.has(message.id)) views.set(message.id, createMessageView(message));
       const view = views.get(message.id);
-      view.update(message, { versions: tree.versions(message), canGenerate, actions });
+      view.update(message, {
+        versions: tree.versions(message),
+        canGenerate,
+        actions,
+        nameModel: models.size > 1,
+      });
       return view.element;
     });
     const earlier =

@@ -1,4 +1,5 @@
-// Modal dialogs on the browser's own <dialog>: focus stays inside, Esc closes, the rest of the page is inert.
+// Modal dialogs on the browser's own <dialog>: focus stays inside, Esc closes, Enter in a field does the main action,
+// the rest of the page is inert.
 
 import { button, fill, h, iconButton } from "./dom.js";
 import { t } from "./i18n.js";
@@ -18,9 +19,15 @@ export function openDialog({ title, body, actions = [], wide = false, onclose = 
     node.remove();
     onclose();
   });
+  node.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.isComposing || !event.target.matches("input")) return;
+    event.preventDefault();
+    node.querySelector(".pz-dialog-foot .pz-primary")?.click();
+  });
   node.addEventListener("mousedown", (event) => event.target === node && close());
   document.body.append(node);
   node.showModal();
+  node.querySelector(".pz-dialog-body :is(input, select)")?.focus();
   return { close, node };
 }
 

@@ -115,7 +115,12 @@ function showUnload(view, state) {
   fill(
     view.unload,
     engines.map((engine) =>
-      button(label(engine), (event) => unload(event, engine), { iconName: "eject", kind: "quiet" }),
+      button(engines.length > 1 ? engine.model_id : label(engine), (event) => unload(event, engine), {
+        iconName: "eject",
+        kind: "quiet",
+        title: label(engine),
+        "aria-label": label(engine),
+      }),
     ),
   );
 }

@@ -38,6 +38,7 @@ export function number(value, digits = 0) {
 /** Bytes in binary units, three significant digits: "0.62 GiB", "98.0 MiB". */
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
+  if (value === 0) return "0 MiB";
   const [size, unit] =
     value >= 0.1 * 2 ** 30
       ? [value / 2 ** 30, "GiB"]
@@ -57,9 +58,10 @@ export function rate(value) {
   return number(value, value && value < 100 ? 1 : 0);
 }
 
-/** A number of parameters: "135 M", "1.2 B". */
+/** A number of parameters: "95 K", "135 M", "1.2 B". */
 export function parameters(value) {
   if (!value) return "–";
+  if (value < 1e6) return `${number(value / 1e3)} K`;
   return value >= 1e9 ? `${number(value / 1e9, value >= 1e10 ? 0 : 1)} B` : `${number(value / 1e6)} M`;
 }
 

@@ -64,7 +64,9 @@ export function receipt(job) {
       seconds: number(result.seconds, 1),
     });
   }
-  if (job.kind === "load" && result.load_s) return t("loaded_in", { seconds: number(result.load_s, 1) });
+  // what one waited for, the start of the process included: the same figure as in the list of events
+  if (job.kind === "load" && job.started_at && job.finished_at)
+    return t("loaded_in", { seconds: number(job.finished_at - job.started_at, 1) });
   return t("job_done");
 }
 

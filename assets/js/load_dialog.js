@@ -65,6 +65,7 @@ export function openLoadDialog(row) {
   }
 
   form.addEventListener("input", () => {
+    load.disabled = form.querySelector(":invalid") !== null;
     clearTimeout(timer);
     timer = setTimeout(estimate, TYPING_PAUSE_MS);
   });

@@ -137,7 +137,7 @@ function actions(row, context) {
       return button(t("delete"), () => remove(row, context), { kind: "quiet", iconName: "trash" });
     case "loaded":
       return [
-        h("a", { class: "pz-button pz-primary", href: "/chat" }, icon("chat"), h("span", {}, t("chat_with"))),
+        h("a", { class: "pz-button pz-primary", href: `/chat?model=${encodeURIComponent(row.id)}` }, icon("chat"), h("span", {}, t("chat_with"))),
         unload(false),
       ];
     case "unloading":

@@ -83,6 +83,7 @@ class Monitor {
   #range = "5m";
   #revision = 0;
   #window = null;
+  #newest = null;
   #paused = false;
   #gpu = null;
 
@@ -118,6 +119,7 @@ class Monitor {
     live.subscribe("samples", (sample) => {
       // engine_run_id null: all engines together; the rows of single engines are for panes that tell them apart
       if (this.#paused || !this.#window || sample.engine_run_id !== null) return;
+      this.#newest = alone(sample);
       this.#window.add(sample);
       this.#draw();
     });
@@ -168,12 +170,12 @@ class Monitor {
       if (name === "gpu" && !this.#gpu?.available) continue;
       const columns = spec.lines.map((line) => line.values(window));
       card.plot.draw(window.t, columns, view);
-      setText(card.now, latest(spec.now ? spec.now(window) : columns[0], spec.unit));
+      setText(card.now, latest((spec.now ?? spec.lines[0].values)(this.#newest ?? window), spec.unit));
     }
     const first = window.firstKnown("host_memory_used_bytes");
     setText(
       this.note,
-      first === null ? t("no_samples") : t("samples_since", { since: clock(first), step: window.stepS }),
+      first === null ? t("no_samples") : t("samples_since", { since: clock(first), step: period(window.stepS) }),
     );
   }
 
@@ -186,9 +188,19 @@ class Monitor {
   }
 }
 
+/** The newest sample alone: in a step of a long range it would hide among older ones. */
+const alone = ({ t: time, columns }) =>
+  new SampleWindow(1, {
+    t: [time],
+    step_s: 1,
+    columns: Object.fromEntries(Object.entries(columns).map(([name, value]) => [name, [value ?? null]])),
+  });
+
+const period = (step) => (step < 60 ? `${step} s` : `${step / 60} min`);
+
 function latest(values, unit) {
-  const value = values.findLast((known) => known !== null);
-  if (value === undefined) return "–";
+  const value = values.at(-1) ?? null;
+  if (value === null) return "–"; // also where there was one before: an old figure is not the newest
   if (unit === "GiB") return bytes(value * GIB);
   return `${number(value, value < 10 && !Number.isInteger(value) ? 1 : 0)}${unit && ` ${unit}`}`;
 }

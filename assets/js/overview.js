@@ -2,7 +2,7 @@
 
 import { api } from "./api.js";
 import { button, fill, h, icon, setText } from "./dom.js";
-import { liveEngines, loadingEngine, sumOf } from "./engine_state.js";
+import { liveEngines, loadingEngine, servingEngines, sumOf } from "./engine_state.js";
 import { bytes, clock, number, percent, rate, seconds, t, timeAgo, word } from "./i18n.js";
 import { bringUp, bringingUp, latestJob, progressOf, stageText, watchJobs } from "./jobs.js";
 import { live } from "./live.js";
@@ -23,6 +23,7 @@ const TILES = {
 
 class Overview {
   #header = null;
+  #fetched = false;
   #requests = [];
   #events = [];
   #samples = { t: [], columns: {} };
@@ -79,6 +80,7 @@ class Overview {
       api.events(SHOWN_ROWS),
       this.#fetchSamples(),
     ]);
+    this.#fetched = true;
     this.#drawRequests();
     this.#drawEvents();
   }
@@ -133,12 +135,13 @@ class Overview {
     const job = bringingUp(loading?.model_id ?? state.default_model_id);
     const error = latestJob(state.default_model_id)?.error;
     const idle = ["no_model", "failed"].includes(state.state);
-    const key = JSON.stringify([idle, job ? [job.stage, job.done, job.message] : error]);
+    const unused = this.#fetched && !this.#requests.length && servingEngines(state).length > 0;
+    const key = JSON.stringify([idle, unused, job ? [job.stage, job.done, job.message] : error]);
     if (key === this.heroKey) return;
     this.heroKey = key;
     if (job) fill(this.hero, loadingCard(job, loading?.progress));
     else if (idle) fill(this.hero, firstSteps(state.default_model_id, error));
-    else fill(this.hero);
+    else fill(this.hero, unused ? nextStep() : null);
   }
 
   #drawRequests() {
@@ -193,7 +196,7 @@ function summary(state, used, total) {
   const memory = t("sentence_memory", { used: bytes(used), total: bytes(total) });
   const engines = liveEngines(state);
   if (!engines.length) return `${word("sentence", state.state)} ${memory}`;
-  const now = t("sentence_model", {
+  const now = t(engines.length > 1 ? "sentence_models" : "sentence_model", {
     state: word("state", state.state),
     models: engines.map((engine) => engine.model_id).join(", "),
   });
@@ -251,6 +254,20 @@ function firstSteps(model, error) {
     ),
   );
 }
+
+/** A model is ready and nobody has asked it anything yet. */
+const nextStep = () =>
+  h(
+    "section",
+    { class: "pz-card pz-hero pz-first" },
+    h("h2", {}, t("first_2")),
+    h("p", {}, t("first_2_text")),
+    h(
+      "div",
+      { class: "pz-actions" },
+      h("a", { class: "pz-button pz-primary", href: "/chat" }, icon("chat"), h("span", {}, t("open_chat"))),
+    ),
+  );
 
 function requestTable(rows) {
   const heads = ["when", "model", "tokens", "tokens_per_s", "ttft", "ended"];

@@ -43,7 +43,7 @@ export function mount(element, { props, watch }) {
   show();
 }
 
-function statusParts({ state, finish_reason: finish, usage, seed, error, elapsed_s: elapsed }) {
+function statusParts({ state, model, finish_reason: finish, usage, seed, error, elapsed_s: elapsed }) {
   if (state === "no_model") {
     return h(
       "p",
@@ -64,5 +64,6 @@ function statusParts({ state, finish_reason: finish, usage, seed, error, elapsed
   }
   if (finish) parts.push(word("finish", finish));
   if (seed !== null && seed !== undefined) parts.push(`${t("seed")} ${seed}`);
+  if (model) parts.push(model);
   return parts.map((part) => h("span", {}, part));
 }

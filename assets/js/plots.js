@@ -5,6 +5,7 @@
 import { h } from "./dom.js";
 import { colour, onThemeChange } from "./theme.js";
 
+const FEW_POINTS = 12; // a line of one point is invisible
 const TOUCH = matchMedia("(hover: none)").matches;
 
 /** Plotly.js, 5 MB of script, loaded while the page already stands and its data is under way. */
@@ -117,13 +118,14 @@ function area(line, x, y) {
 function trace(line, x, y, values, unit) {
   return {
     type: "scatter",
-    mode: "lines",
+    mode: y.filter((value) => value !== null).length <= FEW_POINTS ? "lines+markers" : "lines",
     name: line.name,
     x,
     y,
     customdata: values,
     connectgaps: false,
     legendgroup: line.name,
+    marker: { size: 4, color: colour(line.hue) },
     line: {
       color: colour(line.hue),
       width: line.width ?? 1.75,

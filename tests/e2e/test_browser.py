@@ -207,6 +207,22 @@ def test_the_monitor_shows_what_the_api_says(server_url: str, open_page: Opener)
         assert shown[1] == pytest.approx(total / 2**30)
 
 
+# Whatever one scrolls past must go under the header and the rail.
+LIES_OVER_THE_FRAME = """() => [0, 200, 400, 600].flatMap((top) => {
+  scrollTo(0, top);
+  return [...document.querySelectorAll(".pz-head, .pz-rail")].flatMap((frame) => {
+    const box = frame.getBoundingClientRect();
+    const found = [];
+    for (let x = box.left + 4; x < box.right; x += 12)
+      for (let y = box.top + 4; y < box.bottom; y += 8) {
+        const node = document.elementFromPoint(x, y);
+        if (!frame.contains(node)) found.push(`${node?.tagName} ${node?.textContent.slice(0, 20)}`);
+      }
+    return found;
+  });
+})"""
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_every_page_fits_a_phone_and_says_nothing_wrong(server_url: str, open_page: Opener, theme: str) -> None:
     with open_page(server_url, size=(390, 844), theme=theme) as tab:
@@ -215,6 +231,7 @@ def test_every_page_fits_a_phone_and_says_nothing_wrong(server_url: str, open_pa
             page.wait_for_selector(f"nav a[href='{page_path(name)}'][aria-current=page]")
             page.wait_for_timeout(500)
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+            assert page.evaluate(LIES_OVER_THE_FRAME) == [], name
             assert page.evaluate("document.documentElement.dataset.theme") == theme
         assert tab.problems == []
 

@@ -157,3 +157,53 @@ def test_seconds_that_are_not_written_yet_are_no_gap(tab: Tab) -> None:
         }"""
     )
     assert result == [[100, 101, 103], [1, None, 4], [2, 3, 5]]
+
+
+def test_enter_in_a_dialogs_field_does_its_main_action_once_it_may(tab: Tab) -> None:
+    tab.page.evaluate(
+        """async () => {
+          const { openDialog } = await import("/assets/js/dialog.js");
+          const { button, h } = await import("/assets/js/dom.js");
+          window.done = 0;
+          window.main = button("go", () => (window.done += 1), { kind: "primary", disabled: true });
+          openDialog({ title: "x", body: [h("p", {}, "text"), h("input", {})], actions: [button("no"), window.main] });
+        }"""
+    )
+    tab.page.keyboard.type("typed at once")
+    tab.page.keyboard.press("Enter")
+    assert tab.page.evaluate("[document.querySelector('input').value, window.done]") == ["typed at once", 0]
+    tab.page.evaluate("window.main.disabled = false")
+    tab.page.keyboard.press("Enter")
+    assert tab.page.evaluate("window.done") == 1
+
+
+def test_a_composer_keeps_the_model_that_a_chat_was_led_with(tab: Tab) -> None:
+    chosen = tab.page.evaluate(
+        """async () => {
+          const { createComposer } = await import("/assets/js/chat_composer.js");
+          const composer = createComposer({ send: () => true, stop: () => {}, load: () => {} });
+          const show = (models) => composer.show({ ready: models.length > 0, generating: false, models });
+          const seen = [];
+          composer.prefer("b"); // before anything is known of what is loaded
+          for (const models of [["a"], ["a", "b"], ["a"], ["a", "b", "c"]]) {
+            show(models);
+            seen.push(composer.model());
+          }
+          const select = composer.element.querySelector("select");
+          select.value = "c";
+          select.dispatchEvent(new Event("change"));
+          show(["b", "c"]);
+          return [...seen, composer.model()];
+        }"""
+    )
+    assert chosen == ["a", "b", "a", "b", "c"]
+
+
+def test_small_numbers_are_no_zeros_and_zero_is_no_fraction(tab: Tab) -> None:
+    shown = tab.page.evaluate(
+        """async () => {
+          const { bytes, parameters } = await import("/assets/js/i18n.js");
+          return [bytes(0), bytes(2048), parameters(95_000), parameters(135e6)];
+        }"""
+    )
+    assert shown == ["0 MiB", "2.00 KiB", "95 K", "135 M"]

@@ -31,11 +31,12 @@ def _client(request: gr.Request) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=f"http://{f'[{host}]' if ':' in host else host}:{port}", headers=headers)
 
 
-def _shown(prompt: str, completion: Completion, state: str, started: float) -> dict[str, Any]:
+def _shown(prompt: str, completion: Completion, state: str, started: float, model: str | None = None) -> dict[str, Any]:
     """The pane's value: texts and numbers only, never markup."""
     return {
         "prompt": prompt,
         "text": completion.text,
+        "model": model,
         "state": state,
         "finish_reason": completion.finish_reason,
         "usage": completion.usage,
@@ -72,22 +73,23 @@ async def complete(
         seed=int(seed) if seed.strip() else None,
         stop=tuple(line for line in stop.splitlines() if line),
     )
+    model = None
     try:
         async with _client(request) as client:
             model = await first_model(client)
             if model is None:
                 yield _shown(prompt, completion, "no_model", started)
                 return
-            yield _shown(prompt, completion, "running", started)
+            yield _shown(prompt, completion, "running", started, model)
             async for completion in stream_completion(client, model, fields):
                 if time.monotonic() - painted >= PAINT_INTERVAL_S:
                     painted = time.monotonic()
-                    yield _shown(prompt, completion, "running", started)
+                    yield _shown(prompt, completion, "running", started, model)
     except httpx.HTTPStatusError as error:
         completion.error = f"{error.request.url.path}: {error.response.status_code} {error.response.reason_phrase}"
     except httpx.HTTPError as error:
         completion.error = f"{type(error).__name__}: {error}"
-    yield _shown(prompt, completion, "failed" if completion.error else "done", started)
+    yield _shown(prompt, completion, "failed" if completion.error else "done", started, model)
 
 
 def _sampling() -> list[gr.components.Component]:
