@@ -11,8 +11,10 @@ from typing import Any, Protocol
 
 from fastapi import Response
 
+from app.answer_plan import AnswerPlan
 from app.generation import Generation
 from app.logprobs import TokenSpelling, chat_logprobs, completion_logprobs, prompt_logprobs, prompt_tokens
+from app.message_text import MessageText
 from app.openai_schemas import ChatCompletionBody, CompletionBody
 from app.sample_text import TokenLogprob
 
@@ -32,7 +34,7 @@ class Shape(Protocol):
 
     def opening(self, index: int) -> dict[str, Any] | None: ...
 
-    def delta(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> dict[str, Any]: ...
+    def delta(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None: ...
 
     def closing(self, index: int) -> dict[str, Any]: ...
 
@@ -45,25 +47,34 @@ class ChatShape:
     chunk = "chat.completion.chunk"
     waits_for_prompt = False
 
-    def __init__(self, generation: Generation, body: ChatCompletionBody) -> None:
+    def __init__(self, generation: Generation, body: ChatCompletionBody, plan: AnswerPlan) -> None:
         self._generation = generation
+        self._messages = [MessageText(plan.parser()) for _ in generation.samples]
         self._with_logprobs = body.num_logprobs is not None
         self._prompt_logprobs = body.prompt_logprobs
         self._spelling = TokenSpelling(generation.engine.vocab)
 
     def choice(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-        body = {"message": {"role": "assistant", "content": text}, "logprobs": self._logprobs(tokens)}
+        message = {"role": "assistant", **self._messages[index].whole(text)}
         prompt = prompt_field(self._generation, self._prompt_logprobs, self._spelling)
-        return {"index": index, **body, **_ending(self._generation, index), **prompt}
+        return {"index": index, "message": message, "logprobs": self._logprobs(tokens), **self._end(index), **prompt}
 
     def opening(self, index: int) -> dict[str, Any]:
         return self._chunk(index, {"role": "assistant", "content": ""})
 
-    def delta(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-        return self._chunk(index, {"content": text}, self._logprobs(tokens) if tokens else None)
+    def delta(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        """None while what came is neither text nor a call yet."""
+        delta = self._messages[index].delta(text)
+        logprobs = self._logprobs(tokens) if tokens else None
+        return self._chunk(index, delta, logprobs) if delta or logprobs else None
 
     def closing(self, index: int) -> dict[str, Any]:
-        return {**self._chunk(index, {}), **_ending(self._generation, index)}
+        return {**self._chunk(index, self._messages[index].rest()), **self._end(index)}
+
+    def _end(self, index: int) -> dict[str, Any]:
+        ending = _ending(self._generation, index)
+        called = self._messages[index].has_calls and ending["finish_reason"] == "stop"
+        return {"finish_reason": "tool_calls"} if called else ending
 
     def _chunk(self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}

@@ -77,7 +77,11 @@ class Engine:
             )
 
     async def chat_prompt(
-        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
     ) -> list[int]:
         """The prompt of a chat. Raises ApiError where the model or its template does not take it."""
         if self.chat is None:
@@ -85,7 +89,9 @@ class Engine:
                 400, self.chat_error, param="messages", remedy="Use /v1/completions", code="no_chat_template"
             )
         try:
-            return await asyncio.to_thread(self.chat.encode, messages, add_generation_prompt=add_generation_prompt)
+            return await asyncio.to_thread(
+                self.chat.encode, messages, tools=tools, add_generation_prompt=add_generation_prompt
+            )
         except ChatTemplateError as error:
             raise ApiError(400, str(error), param="messages", code="chat_template_error") from error
 

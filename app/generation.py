@@ -67,6 +67,7 @@ class RequestOptions:
     """What a request wants beside its sampling.
 
     include_stop: a stop string is part of the text it ends. grammar_field: what an unusable grammar is blamed on.
+    shown_specials: spellings of special tokens that are text here.
     """
 
     stop: Sequence[str] = ()
@@ -75,6 +76,7 @@ class RequestOptions:
     cache_salt: str = ""
     priority: int = 0
     grammar_field: str | None = None
+    shown_specials: Sequence[str] = ()
 
 
 class Generation:
@@ -107,7 +109,13 @@ class Generation:
             self.row.id, list(prompt_token_ids), sampling, options.priority, options.cache_salt, options.n
         )
         self.samples = [
-            SampleText(engine.vocab, sampling, options.stop, include_stop=options.include_stop)
+            SampleText(
+                engine.vocab,
+                sampling,
+                options.stop,
+                include_stop=options.include_stop,
+                shown_specials=options.shown_specials,
+            )
             for _ in range(options.n)
         ]
         self._options = options

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.errors import ApiError
 from app.schemas import Text
+from app.tool_schemas import MAX_TOOLS, CalledTool, NamedTool, ToolOnOffer
 
 # field -> values with which it asks for nothing
 NOT_YET: dict[str, tuple[Any, ...]] = {
@@ -176,15 +177,38 @@ class TextPart(BaseModel):
 class ChatMessage(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[TextPart]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | list[TextPart] | None = None
+    name: Text | None = None
+    reasoning_content: Text | None = None
+    tool_calls: list[CalledTool] | None = None
+    tool_call_id: Text | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> ChatMessage:
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError(f"a message of role {self.role} needs content")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("only an assistant makes tool_calls")
+        if (self.role == "tool") != (self.tool_call_id is not None):
+            raise ValueError("a message of role tool, and no other, needs tool_call_id")
+        return self
 
     @property
     def text(self) -> str:
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        return "".join(part.text for part in self.content)
 
-    def for_template(self) -> dict[str, str]:
-        return {"role": "system" if self.role == "developer" else self.role, "content": self.text}
+    def for_template(self) -> dict[str, Any]:
+        optional = {
+            "name": self.name,
+            "reasoning_content": self.reasoning_content,
+            "tool_calls": [call.for_template() for call in self.tool_calls or ()] or None,
+            "tool_call_id": self.tool_call_id,
+        }
+        given = {field: value for field, value in optional.items() if value is not None}
+        return {"role": "system" if self.role == "developer" else self.role, "content": self.text, **given}
 
 
 class ChatCompletionBody(CompletionFields):
@@ -193,6 +217,9 @@ class ChatCompletionBody(CompletionFields):
     add_generation_prompt: bool = True
     logprobs: bool | None = None
     top_logprobs: NumLogprobs | None = None
+    tools: Annotated[list[ToolOnOffer], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
     @model_validator(mode="after")
     def _one_limit(self) -> ChatCompletionBody:

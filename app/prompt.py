@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from app.text import ChatTemplate
+from app.text import ChatTemplate, ChatTemplateError
 from engine.vocab import Vocab
 
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"  # noncharacters: Unicode keeps them for marks inside a program
@@ -28,14 +29,32 @@ class PromptEncoder:
         self._special = re.compile(any_special)
         self._marked = re.compile(f"{_OPEN}({any_special}){_CLOSE}")
 
-    def encode(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> list[int]:
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
         """The prompt, ready for the answer to begin unless that is not wanted. Raises ChatTemplateError."""
-        marked = [
-            {**each, "content": self._special.sub(rf"{_OPEN}\g<0>{_CLOSE}", each["content"])} for each in messages
-        ]
-        text = self._template.render(marked, add_generation_prompt=add_generation_prompt)
+        try:
+            marked = [self._marked_in(each) for each in messages]
+            marked_tools = None if tools is None else [self._marked_in(each) for each in tools]
+        except RecursionError as error:
+            raise ChatTemplateError("the messages or the tools are nested too deeply") from error
+        text = self._template.render(marked, tools=marked_tools, add_generation_prompt=add_generation_prompt)
         ids: list[int] = []
         for number, piece in enumerate(self._marked.split(text)):
             if piece:  # every other one stood between marks
                 ids += self._vocab.encode(piece, parse_special=number % 2 == 0)
         return ids
+
+    def _marked_in(self, value: Any) -> Any:
+        """The same with every special token's spelling marked, however deep it lies."""
+        if isinstance(value, str):
+            return self._special.sub(rf"{_OPEN}\g<0>{_CLOSE}", value)
+        if isinstance(value, Mapping):
+            return {self._marked_in(key): self._marked_in(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self._marked_in(each) for each in value]
+        return value

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.text import IncrementalDetokenizer, StopStringMatcher
+from app.text import IncrementalDetokenizer, ShownSpecials, StopStringMatcher
 from engine.core.outputs import Logprobs, RequestOutput, RequestSummary
 from engine.core.sampling_params import SamplingParams
 from engine.vocab import Vocab
@@ -43,12 +43,20 @@ class Piece:
 class SampleText:
     """A sample and its progress; `finish_reason` is None while it grows."""
 
-    def __init__(self, vocab: Vocab, sampling: SamplingParams, stop: Sequence[str], *, include_stop: bool) -> None:
+    def __init__(
+        self,
+        vocab: Vocab,
+        sampling: SamplingParams,
+        stop: Sequence[str],
+        *,
+        include_stop: bool,
+        shown_specials: Sequence[str] = (),
+    ) -> None:
         self.num_tokens = 0
         self.finish_reason: str | None = None
         self.summary: RequestSummary | None = None
         self.arrivals: list[tuple[float, int]] = []  # (when, how many) of each row that brought tokens
-        self._detokenizer = IncrementalDetokenizer(vocab)
+        self._detokenizer = IncrementalDetokenizer(ShownSpecials(vocab, shown_specials) if shown_specials else vocab)
         self._matcher = StopStringMatcher(stop, include=include_stop)
         self._min_tokens = sampling.min_tokens
         ends = (() if sampling.ignore_eos else vocab.eos_token_ids) + sampling.stop_token_ids

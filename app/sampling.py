@@ -34,10 +34,9 @@ def sampling_params(defaults: Mapping[str, float], **fields: Any) -> SamplingPar
 
 
 def body_sampling(
-    body: CompletionFields, vocab: Vocab, max_tokens: int, defaults: Mapping[str, float]
+    body: CompletionFields, vocab: Vocab, max_tokens: int, defaults: Mapping[str, float], wish: GrammarWish | None
 ) -> SamplingParams:
     """What a body asks of the engine; `defaults` are the model's, for what it does not say. Raises ApiError."""
-    wish = grammar_wish(body)
     breakers = DRY_BREAKERS if body.dry_sequence_breakers is None else body.dry_sequence_breakers
     return sampling_params(
         defaults,

@@ -19,6 +19,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from engine.vocab import Vocab
+
 
 class ChatTemplateError(ValueError):
     """The template is broken, or it refuses these messages. The text is the template's own where it gave one."""
@@ -76,13 +78,19 @@ class ChatTemplate:
                 f"the chat template does not parse: line {error.lineno}: {error.message}"
             ) from error
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
         """The prompt text for these messages, ready to be encoded with special tokens parsed and none added."""
         try:
             return self._template.render(
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=add_generation_prompt,
-                tools=None,
+                tools=None if tools is None else [dict(tool) for tool in tools],
                 documents=None,
                 **self._special,
             )
@@ -96,6 +104,22 @@ class TokenBytes(Protocol):
     """What the detokenizer needs of a vocabulary."""
 
     def token_bytes(self, token_id: int) -> bytes: ...
+
+
+class ShownSpecials:
+    """A vocabulary in which some special tokens, which else are no text, are the text that they are spelled with."""
+
+    def __init__(self, vocab: Vocab, spellings: Iterable[str]) -> None:
+        encoded = {spelling: vocab.encode(spelling) for spelling in spellings}
+        self._token_bytes = vocab.token_bytes
+        self._shown = {
+            ids[0]: spelling.encode()
+            for spelling, ids in encoded.items()
+            if len(ids) == 1 and ids[0] in vocab.special_ids
+        }
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._shown.get(token_id) or self._token_bytes(token_id)
 
 
 class IncrementalDetokenizer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -45,6 +46,10 @@ class Tool:
 
     name: str
     parameters: Mapping[str, Any]
+
+
+class UncallableTool(ValueError):
+    """A tool whose calls a form cannot promise to be valid. The message says which and why."""
 
 
 class Malformed(Exception):
@@ -108,31 +113,37 @@ class Parser:
         raise NotImplementedError
 
     def _emit(self, delta: Delta) -> None:
-        """Send a delta, as one with its neighbour where they belong together."""
-        last = self._out[-1] if self._out else None
-        match last, delta:
-            case (ContentDelta(), ContentDelta()) | (ReasoningDelta(), ReasoningDelta()):
-                self._out[-1] = replace(last, text=last.text + delta.text)
-            case ToolCallDelta(), ToolCallDelta() if last.index == delta.index:
-                self._out[-1] = replace(last, arguments=last.arguments + delta.arguments)
-            case _:
-                self._out.append(delta)
+        self._out.append(delta)
 
     def _taken(self) -> list[Delta]:
         taken, self._out = self._out, []
-        return taken
+        return [_joined(list(neighbours)) for _, neighbours in groupby(taken, key=_belonging)]
+
+
+def _belonging(delta: Delta) -> tuple[type[Delta], int]:
+    return type(delta), delta.index if isinstance(delta, ToolCallDelta) else 0
+
+
+def _joined(deltas: list[Delta]) -> Delta:
+    """Deltas of one thing as one."""
+    first = deltas[0]
+    if isinstance(first, ToolCallDelta):
+        return replace(first, arguments="".join(each.arguments for each in deltas if isinstance(each, ToolCallDelta)))
+    return replace(first, text="".join(each.text for each in deltas if not isinstance(each, ToolCallDelta)))
 
 
 class ToolParser(Parser):
     """A parser of content and calls. names: the tools on offer; a call of another is no call.
 
+    parallel: whether there may be several calls; if not, what looks like a second one is content.
     markers: spellings that a vocabulary may hold as special tokens, and that must then stay in the text.
     """
 
     markers: tuple[str, ...] = ()
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], *, parallel: bool = True) -> None:
         self._names = frozenset(names)
+        self._parallel = parallel
         self._num_calls = 0
         self._space = ""  # of content, dropped if a call follows
         self._at_call = False  # only white space since the last one
@@ -140,8 +151,16 @@ class ToolParser(Parser):
 
     @staticmethod
     def call_format(tools: Sequence[Tool], *, parallel: bool) -> dict[str, Any]:
-        """xgrammar's structural tag for at least one call, and for no more than one unless parallel."""
+        """xgrammar's structural tag for at least one call, and for no more than one unless parallel.
+
+        Raises UncallableTool.
+        """
         raise NotImplementedError
+
+    @staticmethod
+    def template_id(call_id: str) -> str:
+        """A call's id as the form's templates take it back."""
+        return call_id
 
     def _content(self, text: str) -> None:
         text = self._space + text
@@ -162,20 +181,21 @@ class ToolParser(Parser):
         self._space, self._at_call = "", True
         index = self._num_calls
         self._num_calls += 1
+        if not self._parallel:
+            self._names = frozenset()
         self._emit(ToolCallDelta(index, "", id=f"call_{uuid.uuid4().hex}", name=name))
         return index
 
     def _text_until(self, marker: str) -> Script[bool]:
         """Content up to a marker, which is taken; False: up to the end."""
         held = ""
-        while (char := (yield from self._reader.peek())) is not None:
+        while (yield from self._reader.peek()) is not None:
             held += yield from self._reader.take()
             if held == marker:
                 return True
             while not marker.startswith(held):
                 self._content(held[0])
                 held = held[1:]
-            del char
         self._content(held)
         return False
 
@@ -194,3 +214,10 @@ class ToolParser(Parser):
         while (char := (yield from self._reader.peek())) is not None and char.isspace():
             spaces += yield from self._reader.take()
         return spaces
+
+    def _word_of_letters(self, held: list[str]) -> Script[str]:
+        """The letters, digits and the like that a tool's name may be made of; what is taken is also in held."""
+        start = len(held)
+        while (char := (yield from self._reader.peek())) is not None and (char.isalnum() or char in "_-."):
+            held.append((yield from self._reader.take()))
+        return "".join(held[start:])

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
+from app.answer_plan import answer_plan, messages_for_template, tools_for_template
 from app.answer_shapes import ChatShape, Shape, TextShape, envelope, note_ignored, usage
 from app.engines import Engine
 from app.errors import ApiError, openai_body
 from app.generation import Generation, RequestOptions, room_for_output
 from app.openai_schemas import ChatCompletionBody, CompletionBody, CompletionFields
 from app.sample_text import TokenLogprob
-from app.sampling import body_sampling, grammar_wish
+from app.sampling import GrammarWish, body_sampling, grammar_wish
 from app.services import Services, services
 from app.streaming import EventStream, server_stopping, unless_disconnected
 
@@ -45,11 +46,13 @@ async def get_model(model_id: str, parts: Services = Depends(services)) -> dict[
 async def chat_completions(body: ChatCompletionBody, request: Request, parts: Services = Depends(services)) -> Response:
     ignored = body.checked()
     engine = parts.engines.serving(body.model)
-    messages = [message.for_template() for message in body.messages]
-    prompt = await engine.chat_prompt(messages, add_generation_prompt=body.add_generation_prompt)
+    messages = messages_for_template(body.messages, engine)
+    tools = tools_for_template(body, engine)
+    prompt = await engine.chat_prompt(messages, tools=tools, add_generation_prompt=body.add_generation_prompt)
     limit = room_for_output(engine, len(prompt), body.max_tokens)
-    generation = _prepare(parts, engine, prompt, body, limit, "chat")
-    return await _answer(ChatShape(generation, body), generation, body, request, ignored)
+    plan = answer_plan(body, engine, prompt)
+    generation = _prepare(parts, engine, prompt, body, limit, plan.wish, "chat", plan.shown_specials)
+    return await _answer(ChatShape(generation, body, plan), generation, body, request, ignored)
 
 
 @router.post("/completions", response_model=None)
@@ -64,15 +67,21 @@ async def completions(body: CompletionBody, request: Request, parts: Services = 
         engine.check_token_ids(prompt, "prompt")
     room = room_for_output(engine, len(prompt), body.max_tokens)
     limit = room if body.max_tokens is not None else min(room, COMPLETION_MAX_TOKENS)
-    generation = _prepare(parts, engine, prompt, body, limit, "completion")
+    generation = _prepare(parts, engine, prompt, body, limit, grammar_wish(body), "completion")
     shape = TextShape(generation, body, given if isinstance(given, str) else None)
     return await _answer(shape, generation, body, request, ignored)
 
 
 def _prepare(
-    parts: Services, engine: Engine, prompt: list[int], body: CompletionFields, max_tokens: int, source: str
+    parts: Services,
+    engine: Engine,
+    prompt: list[int],
+    body: CompletionFields,
+    max_tokens: int,
+    wish: GrammarWish | None,
+    source: str,
+    shown_specials: Sequence[str] = (),
 ) -> Generation:
-    wish = grammar_wish(body)
     options = RequestOptions(
         stop=body.stop_strings,
         include_stop=body.include_stop_str_in_output,
@@ -80,8 +89,9 @@ def _prepare(
         cache_salt=body.cache_salt or "",
         priority=body.priority,
         grammar_field=None if wish is None else wish.field,
+        shown_specials=shown_specials,
     )
-    sampling = body_sampling(body, engine.vocab, max_tokens, engine.sampling_defaults)
+    sampling = body_sampling(body, engine.vocab, max_tokens, engine.sampling_defaults, wish)
     return parts.generations.prepare(engine, prompt, sampling, options=options, source=source)
 
 
@@ -134,7 +144,8 @@ async def _events(shape: Shape, generation: Generation, include_usage: bool) -> 
                 for event in opened([piece.index]):
                     yield event
                 delta = shape.delta(piece.index, piece.text, piece.logprobs)
-                yield _event({**head, "choices": [delta], **tail})
+                if delta is not None:
+                    yield _event({**head, "choices": [delta], **tail})
     except ApiError as error:
         yield _event(openai_body(error))
         return

@@ -9,6 +9,7 @@ import asyncio
 
 from fastapi import APIRouter, Depends, Response
 
+from app.answer_plan import messages_for_template
 from app.answer_shapes import note_ignored
 from app.errors import ApiError
 from app.logprobs import TokenSpelling
@@ -28,7 +29,7 @@ async def tokenize(body: TokenizeBody, response: Response, parts: Services = Dep
         if body.add_special_tokens:
             detail = "add_special_tokens is not supported for messages: the chat template writes them itself"
             raise ApiError(400, detail, param="add_special_tokens", remedy="Leave it out", code="invalid_value")
-        messages = [message.for_template() for message in body.messages]
+        messages = messages_for_template(body.messages, engine)
         ids = await engine.chat_prompt(messages, add_generation_prompt=body.add_generation_prompt)
     else:
         special = body.add_special_tokens is not False

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 GREEDY_TEMPERATURE = 1e-5  # below this a request is greedy (design, section 6)
 MAX_LOGPROBS = 20
-GUIDED_KINDS = ("json", "json_schema", "regex", "ebnf", "choice")
+GUIDED_KINDS = ("json", "json_schema", "regex", "ebnf", "choice", "structural_tag")
 LOGPROBS_MODES = ("raw", "processed")
 
 
@@ -28,7 +28,8 @@ class Guided:
     """The language that an answer must belong to.
 
     kind: "json" (any object; `text` is unused), "json_schema" (a schema), "regex", "ebnf" (a grammar with a rule
-    `root`), or "choice" (a JSON list of strings).
+    `root`), "choice" (a JSON list of strings), or "structural_tag" (xgrammar's: literal text around JSON under
+    schemas).
     """
 
     kind: str

@@ -18,6 +18,7 @@ import torch
 
 from engine.core.sampling_params import Guided
 from engine.sample.json_schema import SchemaFault, prepare_schema
+from engine.sample.structural_tag import prepare_structural_tag
 
 CACHE_SIZE = 64  # compiled grammars that are kept
 WORD_BITS = 32
@@ -162,6 +163,9 @@ def _compile(compiler: Any, guided: Guided) -> Any:
             return compiler.compile_grammar(guided.text)
         case "choice":
             return compiler.compile_grammar(_choice_grammar(guided.text))
+        case "structural_tag":
+            prepared = prepare_structural_tag(guided.text, compiler.compile_regex, MAX_SPACES)
+            return compiler.compile_structural_tag(prepared)
     text = guided.text if guided.kind == "json_schema" else OBJECT_SCHEMA
     prepared = prepare_schema(text, compiler.compile_regex)
     return compiler.compile_json_schema(prepared, strict_mode=False, any_whitespace=True, max_whitespace_cnt=MAX_SPACES)

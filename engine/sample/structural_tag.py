@@ -13,6 +13,13 @@ from typing import Any
 from engine.sample.json_schema import SchemaFault, prepare_schema
 
 
+class TagFault(SchemaFault):
+    """A fault of a schema inside a tag: the literal text in front of it tells which one it is."""
+
+    def __init__(self, before: str, fault: SchemaFault) -> None:
+        ValueError.__init__(self, f"behind {before!r}: {fault}")
+
+
 def prepare_structural_tag(text: str, check_pattern: Callable[[str], object], max_spaces: int) -> str:
     """The tag with its schemas prepared. check_pattern: see `prepare_schema`. Raises SchemaFault."""
     try:
@@ -33,7 +40,7 @@ def _prepared(part: Any, before: str, check_pattern: Callable[[str], object], ma
         try:
             schema = json.loads(prepare_schema(json.dumps(part.get("json_schema")), check_pattern))
         except SchemaFault as fault:
-            raise SchemaFault.behind(before, fault) from fault
+            raise TagFault(before, fault) from fault
         return {**part, "json_schema": schema, "max_whitespace_cnt": max_spaces}
     before = part.get("begin") or before
     return {key: _prepared(value, before, check_pattern, max_spaces) for key, value in part.items()}

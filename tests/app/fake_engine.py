@@ -1,10 +1,11 @@
 """An engine process without a model: speaks the protocol over the pipe and answers with a fixed text.
 
 Run by the supervisor in place of engine.process. Words in the prompt make it misbehave: CRASH dies after three tokens,
-FAIL answers with an error row, HANG never answers, SLOW takes 30 ms a token, ENDLESS never stops by itself. `--mode`
-makes the load misbehave. What it does with requests it prints, so that tests can read it in the engine's log. Sample i
-begins i tokens later in the text. A log probability is minus the token's place, counted from 1; the alternatives follow
-at a distance of 1. A guided request is refused when its text says BAD, and ends, complete, after 7 tokens otherwise.
+FAIL answers with an error row, SAY«text» answers with that text, HANG never answers, SLOW takes 30 ms a token, ENDLESS
+never stops by itself. `--mode` makes the load misbehave. What it does with requests it prints, so that tests can read
+it in the engine's log. Sample i begins i tokens later in the text. A log probability is minus the token's place,
+counted from 1; the alternatives follow at a distance of 1. A guided request is refused when its text says BAD, and
+ends, complete, after 7 tokens otherwise.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import sys
 import threading
@@ -38,6 +40,7 @@ class Running:
 
     request: protocol.AddRequest
     prompt: str
+    text_ids: list[int]
     index: int = 0
     sent: int = 0
     next_s: float = 0.0
@@ -81,8 +84,13 @@ class FakeEngine:
                 prompt = self.vocab.decode(message.prompt_token_ids)
                 print(f"added {message.request_id} {message.sampling}", flush=True)
                 print(f"queued priority={message.priority} salt={message.cache_salt!r} n={message.n}", flush=True)
+                text_ids = (
+                    self.vocab.encode(said[1], parse_special=False)
+                    if (said := re.search("SAY«(.*)»", prompt, re.DOTALL))
+                    else self.text_ids
+                )
                 for index in range(message.n):
-                    self.running[message.request_id, index] = Running(message, prompt, index)
+                    self.running[message.request_id, index] = Running(message, prompt, text_ids, index)
             case protocol.AbortRequest():
                 self.abort(message)
             case protocol.Drain():
@@ -114,13 +122,14 @@ class FakeEngine:
             os.kill(os.getpid(), signal.SIGKILL)
         running.next_s = now + (0.03 if "SLOW" in running.prompt else 0.0)
         endless = "ENDLESS" in running.prompt or sampling.ignore_eos
-        token = self.text_ids[(running.sent + running.index) % len(self.text_ids)]
+        text_ids, scripted = running.text_ids, running.text_ids is not self.text_ids
+        token = text_ids[(running.sent + (0 if scripted else running.index)) % len(text_ids)]
         reason = None
-        if running.sent == len(self.text_ids) and not endless:
+        if running.sent == len(text_ids) and not endless:
             token, reason = self.vocab.eos_token_ids[0], "stop"
         running.sent += 1
         self.generated += 1
-        if token in sampling.stop_token_ids or (sampling.guided is not None and running.sent == 7):
+        if token in sampling.stop_token_ids or (sampling.guided is not None and running.sent == 7 and not scripted):
             reason = "stop"
         elif running.sent == sampling.max_tokens:
             reason = reason or "length"

@@ -177,7 +177,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None, str]] = [
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less"),
     ({"prompt_logprobs": 2, "stream": True}, "prompt_logprobs", "cannot be streamed"),
     ({"suffix": "x"}, "suffix", "Filling in"),
-    ({"tools": [{}]}, "tools", "not supported yet"),
+    ({"tools": [{}]}, "tools.0", "required"),
     ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "needs the field"),
     ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "exclude each other"),
