@@ -51,13 +51,13 @@ def default_model() -> Path:
     """The default model in a cache of its own under .cache/, pulled the way the product pulls it."""
     import asyncio
 
-    from app.catalog import Catalog
+    from app.catalog import Catalog, UnknownModelError
 
     root = Path(__file__).resolve().parent.parent
     catalog = Catalog(root / ".cache" / "bench", root / "assets")
     try:
         return catalog.resolve(catalog.default_id).path
-    except KeyError:
+    except UnknownModelError:
         return asyncio.run(catalog.pull(catalog.default_id, lambda *args, **kwargs: None)).path
 
 
