@@ -1,7 +1,7 @@
 """What every test shares: a clean environment, the default model's file, and the browser's path.
 
-Invariant: no test sees the user's own Pizarra settings or data folder, and nothing is skipped: what a test needs is
-obtained, or the run fails and says what to do.
+Invariant: no test sees the user's own Pizarra settings or data folder; what a test needs is obtained, or the run fails
+and says what to do.
 """
 
 from __future__ import annotations
