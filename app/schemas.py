@@ -53,17 +53,6 @@ class Ready(Outgoing):
     reason: str | None = None
 
 
-class Problem(Outgoing):
-    """Every error of /api, as application/problem+json."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    param: str | None = None
-    remedy: str | None = None
-
-
 # ---- models and engines ---------------------------------------------------------------------------------------------
 
 ModelState = Literal[

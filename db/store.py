@@ -231,17 +231,9 @@ class Store:
         """Newest first; `before`: only those with a smaller id."""
         return self._read(lambda c: records.list_events(c, limit, before))
 
-    def get_setting(self, key: str, default: Any = None) -> Any:
-        """One setting, or `default`."""
-        return self.get_settings().get(key, default)
-
     def get_settings(self) -> dict[str, Any]:
         """All settings."""
         return self._read(records.get_settings)
-
-    def set_setting(self, key: str, value: Any) -> Future[None]:
-        """Set one setting to anything JSON can hold."""
-        return self.set_settings({key: value})
 
     def set_settings(self, values: Mapping[str, Any]) -> Future[None]:
         """Set several settings, all or none; others stay."""

@@ -139,5 +139,5 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_size_counts_the_write_ahead_log(store: Store, path: Path) -> None:
-    store.set_setting("blob", "x" * 100_000).result()
+    store.set_settings({"blob": "x" * 100_000}).result()
     assert store.size_bytes() >= path.stat().st_size + 100_000

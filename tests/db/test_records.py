@@ -64,8 +64,7 @@ def test_events(store: Store) -> None:
 
 
 def test_settings(store: Store) -> None:
-    assert store.get_setting("theme", "light") == "light"
+    assert store.get_settings() == {}
     store.set_settings({"theme": "dark", "sampling": {"top_p": 0.9}, "nothing": None})
-    store.set_setting("theme", "light").result()
+    store.set_settings({"theme": "light"}).result()
     assert store.get_settings() == {"theme": "light", "sampling": {"top_p": 0.9}, "nothing": None}
-    assert store.get_setting("sampling") == {"top_p": 0.9}
