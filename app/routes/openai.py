@@ -7,29 +7,25 @@ request in the engine when the client goes.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from app.answer_plan import answer_plan, messages_for_template, tools_for_template
 from app.answer_shapes import ChatShape, Shape, TextShape, envelope, note_ignored, usage
 from app.engines import Engine
 from app.errors import ApiError, openai_body
-from app.generation import Generation, RequestOptions, room_for_output
+from app.generation import Generation
 from app.openai_schemas import ChatCompletionBody, CompletionBody, CompletionFields
+from app.prepared import prepare_chat, prepare_completion
 from app.sample_text import TokenLogprob
-from app.sampling import GrammarWish, body_sampling, grammar_wish
 from app.services import Services, services
 from app.streaming import EventStream, server_stopping, unless_disconnected
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
-
-COMPLETION_MAX_TOKENS = 16  # OpenAI's default for raw completion
 
 
 @router.get("/models")
@@ -45,54 +41,17 @@ async def get_model(model_id: str, parts: Services = Depends(services)) -> dict[
 @router.post("/chat/completions", response_model=None)
 async def chat_completions(body: ChatCompletionBody, request: Request, parts: Services = Depends(services)) -> Response:
     ignored = body.checked()
-    engine = parts.engines.serving(body.model)
-    messages = messages_for_template(body.messages, engine)
-    tools = tools_for_template(body, engine)
-    prompt = await engine.chat_prompt(messages, tools=tools, add_generation_prompt=body.add_generation_prompt)
-    limit = room_for_output(engine, len(prompt), body.max_tokens)
-    plan = answer_plan(body, engine, prompt)
-    generation = _prepare(parts, engine, prompt, body, limit, plan.wish, "chat", plan.shown_specials)
-    return await _answer(ChatShape(generation, body, plan), generation, body, request, ignored)
+    chat = await prepare_chat(parts, body)
+    return await _answer(ChatShape(chat.generation, body, chat.plan), chat.generation, body, request, ignored)
 
 
 @router.post("/completions", response_model=None)
 async def completions(body: CompletionBody, request: Request, parts: Services = Depends(services)) -> Response:
     ignored = body.checked()
-    engine = parts.engines.serving(body.model)
+    generation = await prepare_completion(parts, body)
     given = body.single_prompt
-    if isinstance(given, str):
-        prompt = await asyncio.to_thread(engine.vocab.encode, given, add_special_tokens=True)
-    else:
-        prompt = given
-        engine.check_token_ids(prompt, "prompt")
-    room = room_for_output(engine, len(prompt), body.max_tokens)
-    limit = room if body.max_tokens is not None else min(room, COMPLETION_MAX_TOKENS)
-    generation = _prepare(parts, engine, prompt, body, limit, grammar_wish(body), "completion")
     shape = TextShape(generation, body, given if isinstance(given, str) else None)
     return await _answer(shape, generation, body, request, ignored)
-
-
-def _prepare(
-    parts: Services,
-    engine: Engine,
-    prompt: list[int],
-    body: CompletionFields,
-    max_tokens: int,
-    wish: GrammarWish | None,
-    source: str,
-    shown_specials: Sequence[str] = (),
-) -> Generation:
-    options = RequestOptions(
-        stop=body.stop_strings,
-        include_stop=body.include_stop_str_in_output,
-        n=body.num_samples,
-        cache_salt=body.cache_salt or "",
-        priority=body.priority,
-        grammar_field=None if wish is None else wish.field,
-        shown_specials=shown_specials,
-    )
-    sampling = body_sampling(body, engine.vocab, max_tokens, engine.sampling_defaults, wish)
-    return parts.generations.prepare(engine, prompt, sampling, options=options, source=source)
 
 
 async def _answer(
