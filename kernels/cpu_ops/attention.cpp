@@ -3,24 +3,14 @@
 #include <cmath>
 #include <vector>
 
+#include "attention.h"
+#include "attention_amx.h"
 #include "dot.h"
 #include "pool.h"
 
 namespace {
 
-constexpr int kChunkKeys = 64;  // keys whose scores are held at once; fixed, so that sums run in one order
 constexpr int kKeyTile = 4;     // keys scored together
-
-template <typename T>
-struct Cache {
-    const T* keys;
-    const T* values;
-    int num_kv_heads, block_size, head_dim;
-
-    size_t offset(int block, int head, int slot) const {
-        return ((size_t(block) * num_kv_heads + head) * block_size + slot) * head_dim;
-    }
-};
 
 // The online softmax of one query: a running peak, the sum of weights, the weighted sum of values.
 struct Running {
@@ -98,17 +88,10 @@ void attend(
     for (int d = 0; d < D; ++d) mixed[d] /= running.total;
 }
 
-struct Shape {
-    int rows, num_heads, num_kv_heads, block_size, head_dim, table_stride, qkv_stride, window;
-    float scale, soft_cap;
-};
-
 template <typename T>
-void attention(
-    T* out, const T* qkv, const T* keys, const T* values, const int32_t* tables, const int32_t* owners,
-    const int64_t* positions, const Shape& shape) {
-    const Cache<T> cache{keys, values, shape.num_kv_heads, shape.block_size, shape.head_dim};
-    const int group = shape.num_heads / shape.num_kv_heads, D = shape.head_dim;
+void attention_by_vectors(T* out, const AttentionInputs<T>& inputs, const AttentionShape& shape) {
+    const Cache<T> cache{inputs.keys, inputs.values, shape.num_kv_heads, shape.block_size, shape.head_dim};
+    const int group = shape.group(), D = shape.head_dim;
     Pool::instance().run(shape.rows * shape.num_kv_heads, [&](int slice) {
         const int row = slice / shape.num_kv_heads, head = slice % shape.num_kv_heads;
         static thread_local std::vector<float> scratch;
@@ -117,16 +100,15 @@ void attention(
         for (int g = 0; g < group; ++g) {
             const size_t column = size_t(head * group + g) * D;
             T* target = out + size_t(row) * shape.num_heads * D + column;
-            if (owners[row] < 0) {
+            if (inputs.owners[row] < 0) {
                 for (int d = 0; d < D; ++d) narrow(0.0f, target + d);
                 continue;
             }
-            const T* source = qkv + size_t(row) * shape.qkv_stride + column;
+            const T* source = inputs.qkv + size_t(row) * shape.qkv_stride + column;
             for (int d = 0; d < D; ++d) query[d] = widen(source[d]) * shape.scale;
-            const int32_t* table = tables + size_t(owners[row]) * shape.table_stride;
-            const int position = int(positions[row]);
-            const int start = shape.window > 0 ? std::max(0, position + 1 - shape.window) : 0;
-            attend(cache, table, head, query, start, position, shape.soft_cap, mixed);
+            const int32_t* table = inputs.tables + size_t(inputs.owners[row]) * shape.table_stride;
+            const int position = int(inputs.positions[row]);
+            attend(cache, table, head, query, shape.first_key(position), position, shape.soft_cap, mixed);
             for (int d = 0; d < D; ++d) narrow(mixed[d], target + d);
         }
     });
@@ -139,16 +121,21 @@ void pz_attention_bf16(
     bf16* out, const bf16* qkv, const bf16* keys, const bf16* values, const int32_t* tables, const int32_t* owners,
     const int64_t* positions, int rows, int num_heads, int num_kv_heads, int block_size, int head_dim, int table_stride,
     int qkv_stride, int window, float scale, float soft_cap) {
-    const Shape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
-                      table_stride, qkv_stride, window,       scale,      soft_cap};
-    attention(out, qkv, keys, values, tables, owners, positions, shape);
+    const AttentionInputs<bf16> inputs{qkv, keys, values, tables, owners, positions};
+    const AttentionShape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
+                               table_stride, qkv_stride, window,       scale,      soft_cap};
+#ifdef PIZARRA_AMX
+    if (amx_granted()) return amx::attention(out, inputs, shape);
+#endif
+    attention_by_vectors(out, inputs, shape);
 }
 void pz_attention_fp32(
     float* out, const float* qkv, const float* keys, const float* values, const int32_t* tables, const int32_t* owners,
     const int64_t* positions, int rows, int num_heads, int num_kv_heads, int block_size, int head_dim, int table_stride,
     int qkv_stride, int window, float scale, float soft_cap) {
-    const Shape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
-                      table_stride, qkv_stride, window,       scale,      soft_cap};
-    attention(out, qkv, keys, values, tables, owners, positions, shape);
+    const AttentionInputs<float> inputs{qkv, keys, values, tables, owners, positions};
+    const AttentionShape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
+                               table_stride, qkv_stride, window,       scale,      soft_cap};
+    attention_by_vectors(out, inputs, shape);
 }
 }

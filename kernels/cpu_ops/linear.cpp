@@ -3,11 +3,12 @@
 #include <vector>
 
 #include "dot.h"
+#include "linear_amx.h"
 #include "pool.h"
 
 namespace {
 
-constexpr int kTileRows = 4, kTileOutputs = 3;  // 12 sums, 3 weights and a row fill the 16 registers of AVX2
+constexpr int kDotRows = 4, kDotOutputs = 3;  // 12 sums, 3 weights and a row fill the 16 registers of AVX2
 constexpr int kBlockRows = 64;                  // rows of x that stay in the second-level cache
 constexpr int kSliceOutputs = 48;               // weight rows that one claimed slice covers
 
@@ -29,16 +30,16 @@ template <int NR, typename W, typename Out>
 void rows_times(
     const float* x, int M, int K, const W* w, size_t ldw, const float* bias, Out* out, size_t ldo) {
     int m = 0;
-    for (; m + kTileRows <= M; m += kTileRows)
-        store_tile<kTileRows, NR>(x + size_t(m) * K, K, w, ldw, bias, out + m * ldo, ldo);
+    for (; m + kDotRows <= M; m += kDotRows)
+        store_tile<kDotRows, NR>(x + size_t(m) * K, K, w, ldw, bias, out + m * ldo, ldo);
     for (; m < M; ++m) store_tile<1, NR>(x + size_t(m) * K, K, w, ldw, bias, out + m * ldo, ldo);
 }
 
-// `widened` holds kTileOutputs rows of fp32: with several rows of x it pays to expand bf16 weights once.
+// `widened` holds kDotOutputs rows of fp32: with several rows of x it pays to expand bf16 weights once.
 template <int NR, typename W, typename Out>
 void outputs_tile(
     const float* x, int M, int K, const W* w, const float* bias, Out* out, size_t ldo, float* widened) {
-    if (sizeof(W) == 4 || M < kTileRows) {
+    if (sizeof(W) == 4 || M < kDotRows) {
         rows_times<NR>(x, M, K, w, size_t(K), bias, out, ldo);
         return;
     }
@@ -47,10 +48,9 @@ void outputs_tile(
 }
 
 template <typename T, typename Out>
-void linear(Out* out, const T* x, const T* weight, const T* bias, int M, int N, int K, int ldx) {
-    std::vector<float> wide(size_t(M) * K), wide_bias(bias ? N : 0);
+void linear_by_vectors(Out* out, const T* x, const T* weight, const float* bias, int M, int N, int K, int ldx) {
+    std::vector<float> wide(size_t(M) * K);
     for (int m = 0; m < M; ++m) widen_row(wide.data() + size_t(m) * K, x + size_t(m) * ldx, K);
-    for (size_t n = 0; n < wide_bias.size(); ++n) wide_bias[n] = widen(bias[n]);
     const int slices = (N + kSliceOutputs - 1) / kSliceOutputs;
     for (int first = 0; first < M; first += kBlockRows) {
         const int rows = std::min(kBlockRows, M - first);
@@ -58,19 +58,30 @@ void linear(Out* out, const T* x, const T* weight, const T* bias, int M, int N, 
         Out* target = out + size_t(first) * N;
         Pool::instance().run(slices, [&](int slice) {
             static thread_local std::vector<float> widened;
-            widened.resize(size_t(kTileOutputs) * K);
+            widened.resize(size_t(kDotOutputs) * K);
             const int end = std::min(N, (slice + 1) * kSliceOutputs);
             int n = slice * kSliceOutputs;
-            for (; n + kTileOutputs <= end; n += kTileOutputs)
-                outputs_tile<kTileOutputs>(
-                    block, rows, K, weight + size_t(n) * K, bias ? wide_bias.data() + n : nullptr, target + n, N,
-                    widened.data());
+            for (; n + kDotOutputs <= end; n += kDotOutputs)
+                outputs_tile<kDotOutputs>(
+                    block, rows, K, weight + size_t(n) * K, bias ? bias + n : nullptr, target + n, N, widened.data());
             for (; n < end; ++n)
                 outputs_tile<1>(
-                    block, rows, K, weight + size_t(n) * K, bias ? wide_bias.data() + n : nullptr, target + n, N,
-                    widened.data());
+                    block, rows, K, weight + size_t(n) * K, bias ? bias + n : nullptr, target + n, N, widened.data());
         });
     }
+}
+
+template <typename T, typename Out>
+void linear(Out* out, const T* x, const T* weight, const T* bias, int M, int N, int K, int ldx) {
+    std::vector<float> wide_bias(bias ? N : 0);
+    for (size_t n = 0; n < wide_bias.size(); ++n) wide_bias[n] = widen(bias[n]);
+    const float* shift = bias ? wide_bias.data() : nullptr;
+#ifdef PIZARRA_AMX
+    if constexpr (sizeof(T) == 2) {
+        if (amx_granted()) return amx::linear(out, x, weight, shift, M, N, K, size_t(ldx));
+    }
+#endif
+    linear_by_vectors(out, x, weight, shift, M, N, K, ldx);
 }
 
 }  // namespace

@@ -7,28 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kernels.noise import gumbel
-from kernels.ops import AttentionMetadata, Ops, accumulation_dtype
-
-BLOCK_SIZE, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 8, 6, 2, 24
-QKV_WIDTH = (NUM_HEADS + 2 * NUM_KV_HEADS) * HEAD_DIM
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """run(ops, first, last) gives the op's output for rows first..last - 1 of the same data; truth is for all rows."""
-
-    run: Callable[[Ops, int, int], Tensor]
-    truth: Tensor
-    rows: int
-
-
-CaseMaker = Callable[[torch.Generator, torch.dtype, int], Case]
+from kernels.ops import Ops, accumulation_dtype
+from tests.kernels.attention_cases import EVEN, MANY_HEADS, paged_attention, rotary_kv_write
+from tests.kernels.case import Case, CaseMaker, normal, padded
 
 
 def make_case(name: str, dtype: torch.dtype, seed: int, rows: int = 21) -> Case:
@@ -36,18 +22,8 @@ def make_case(name: str, dtype: torch.dtype, seed: int, rows: int = 21) -> Case:
     return CASES[name](torch.Generator().manual_seed(seed), dtype, rows)
 
 
-def _normal(generator: torch.Generator, *shape: int, dtype: torch.dtype) -> Tensor:
-    return torch.randn(*shape, generator=generator).to(dtype)
-
-
-def _padded(ops: Ops, x: Tensor) -> Tensor:
-    """Rows padded with zeros to what the op's backend wants."""
-    missing = -x.shape[0] % ops.row_alignment
-    return torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
-
-
 def _embedding(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-    table = _normal(generator, 50, 40, dtype=dtype)
+    table = normal(generator, 50, 40, dtype=dtype)
     ids = torch.randint(50, (rows,), generator=generator)
 
     def run(ops: Ops, first: int, last: int) -> Tensor:
@@ -59,7 +35,7 @@ def _embedding(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Cas
 
 
 def _gather_rows(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-    x = _normal(generator, rows, 40, dtype=dtype)
+    x = normal(generator, rows, 40, dtype=dtype)
     order = torch.randperm(rows, generator=generator)
 
     def run(ops: Ops, first: int, last: int) -> Tensor:
@@ -71,7 +47,7 @@ def _gather_rows(generator: torch.Generator, dtype: torch.dtype, rows: int) -> C
 
 
 def _rms_norm(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-    x, weight = _normal(generator, rows, 83, dtype=dtype), _normal(generator, 83, dtype=dtype)
+    x, weight = normal(generator, rows, 83, dtype=dtype), normal(generator, 83, dtype=dtype)
 
     def run(ops: Ops, first: int, last: int) -> Tensor:
         out = torch.empty(last - first, 83, dtype=dtype)
@@ -82,8 +58,8 @@ def _rms_norm(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case
 
 
 def _add_rms_norm(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-    x, residual = (_normal(generator, rows, 83, dtype=dtype) for _ in range(2))
-    weight = _normal(generator, 83, dtype=dtype)
+    x, residual = (normal(generator, rows, 83, dtype=dtype) for _ in range(2))
+    weight = normal(generator, 83, dtype=dtype)
 
     def run(ops: Ops, first: int, last: int) -> Tensor:
         out, summed = torch.empty(last - first, 83, dtype=dtype), residual[first:last].clone()
@@ -96,7 +72,7 @@ def _add_rms_norm(generator: torch.Generator, dtype: torch.dtype, rows: int) -> 
 
 def _offset_norm(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
     """With an offset, and the result in the input's place."""
-    x, weight = _normal(generator, rows, 83, dtype=dtype), _normal(generator, 83, dtype=dtype)
+    x, weight = normal(generator, rows, 83, dtype=dtype), normal(generator, 83, dtype=dtype)
 
     def run(ops: Ops, first: int, last: int) -> Tensor:
         out = x[first:last].clone()
@@ -108,7 +84,7 @@ def _offset_norm(generator: torch.Generator, dtype: torch.dtype, rows: int) -> C
 
 def _group_rms_norm(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
     """Three groups of 19 in the midst of 83 columns."""
-    x, weight = _normal(generator, rows, 83, dtype=dtype), _normal(generator, 19, dtype=dtype)
+    x, weight = normal(generator, rows, 83, dtype=dtype), normal(generator, 19, dtype=dtype)
 
     def run(ops: Ops, first: int, last: int) -> Tensor:
         out = x[first:last].clone()
@@ -126,7 +102,7 @@ def _norm_truth(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _add(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-    x, residual = (_normal(generator, rows, 83, dtype=dtype) for _ in range(2))
+    x, residual = (normal(generator, rows, 83, dtype=dtype) for _ in range(2))
 
     def run(ops: Ops, first: int, last: int) -> Tensor:
         out = residual[first:last].clone()
@@ -137,7 +113,7 @@ def _add(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
 
 
 def _scale(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-    x = _normal(generator, rows, 83, dtype=dtype)
+    x = normal(generator, rows, 83, dtype=dtype)
 
     def run(ops: Ops, first: int, last: int) -> Tensor:
         out = x[first:last].clone()
@@ -148,7 +124,7 @@ def _scale(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
 
 
 def _soft_cap(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-    x = _normal(generator, rows, 83, dtype=dtype) * torch.logspace(-2, 2, rows).unsqueeze(1).to(dtype)
+    x = normal(generator, rows, 83, dtype=dtype) * torch.logspace(-2, 2, rows).unsqueeze(1).to(dtype)
 
     def run(ops: Ops, first: int, last: int) -> Tensor:
         out = x[first:last].clone()
@@ -158,22 +134,25 @@ def _soft_cap(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case
     return Case(run, 30 * (x.double() / 30).tanh(), rows)
 
 
-def _linear(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-    x = _normal(generator, rows, 75, dtype=dtype)
-    weight, bias = _normal(generator, 101, 75, dtype=dtype), _normal(generator, 101, dtype=dtype)
+def _linear(inputs: int, outputs: int, *, biased: bool = True) -> CaseMaker:
+    def make(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
+        x, weight = normal(generator, rows, inputs, dtype=dtype), normal(generator, outputs, inputs, dtype=dtype)
+        bias = normal(generator, outputs, dtype=dtype) if biased else None
 
-    def run(ops: Ops, first: int, last: int) -> Tensor:
-        part = _padded(ops, x[first:last])
-        out = torch.empty(part.shape[0], 101, dtype=dtype)
-        ops.linear(out, part, weight, bias)
-        return out[: last - first]
+        def run(ops: Ops, first: int, last: int) -> Tensor:
+            part = padded(ops, x[first:last])
+            out = torch.full((part.shape[0], outputs), torch.nan, dtype=dtype)
+            ops.linear(out, part, weight, bias)
+            return out[: last - first]
 
-    return Case(run, x.double() @ weight.double().t() + bias.double(), rows)
+        return Case(run, x.double() @ weight.double().t() + (0 if bias is None else bias.double()), rows)
+
+    return make
 
 
 def _gated(op: str, activation: Callable[[Tensor], Tensor]) -> CaseMaker:
     def make(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-        gate_up = _normal(generator, rows, 2 * 53, dtype=dtype) * 3
+        gate_up = normal(generator, rows, 2 * 53, dtype=dtype) * 3
 
         def run(ops: Ops, first: int, last: int) -> Tensor:
             out = torch.empty(last - first, 53, dtype=dtype)
@@ -194,8 +173,8 @@ def _mixture_mlp(normalise: bool) -> CaseMaker:
     """Five experts of width 24, two to a row."""
 
     def make(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-        x, router = _normal(generator, rows, 40, dtype=dtype), _normal(generator, 5, 40, dtype=dtype)
-        gate_up, down = _normal(generator, 5, 48, 40, dtype=dtype) / 4, _normal(generator, 5, 40, 24, dtype=dtype)
+        x, router = normal(generator, rows, 40, dtype=dtype), normal(generator, 5, 40, dtype=dtype)
+        gate_up, down = normal(generator, 5, 48, 40, dtype=dtype) / 4, normal(generator, 5, 40, 24, dtype=dtype)
 
         def run(ops: Ops, first: int, last: int) -> Tensor:
             out = torch.empty(last - first, 40, dtype=dtype)
@@ -213,105 +192,8 @@ def _mixture_mlp(normalise: bool) -> CaseMaker:
     return make
 
 
-@dataclass(frozen=True, slots=True)
-class _Sequence:
-    """Rows of one request at positions start, start + 1, ...; its block table is a random permutation's part."""
-
-    start: int
-    table: list[int]
-
-
-def _metadata(sequence: _Sequence, first: int, last: int, alignment: int) -> AttentionMetadata:
-    rows = last - first
-    positions = torch.arange(sequence.start + first, sequence.start + last)
-    slots = torch.tensor([sequence.table[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in positions.tolist()])
-    padding = -rows % alignment
-    return AttentionMetadata(
-        positions=torch.cat([positions, torch.zeros(padding, dtype=torch.int64)]),
-        slot_mapping=torch.cat([slots, torch.full((padding,), -1)]),
-        block_tables=torch.tensor([sequence.table], dtype=torch.int32),
-        query_start_loc=[0, rows],
-        row_request=torch.tensor([0] * rows + [-1] * padding, dtype=torch.int32),
-    )
-
-
-def _cache(generator: torch.Generator, dtype: torch.dtype, blocks: int) -> Tensor:
-    return _normal(generator, blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM, dtype=dtype)
-
-
-def _rotary_kv_write(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-    qkv = _normal(generator, rows, QKV_WIDTH, dtype=dtype)
-    angles = torch.rand(100, HEAD_DIM // 2, generator=generator, dtype=torch.float64) * 6
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    cos, sin = angles.cos().to(wide), angles.sin().to(wide)
-    sequence = _Sequence(13, torch.randperm(12, generator=generator).add(1).tolist())
-
-    def run(ops: Ops, first: int, last: int) -> Tensor:
-        """Queries, then the keys and values read back from the cache."""
-        part, (keys, values) = _padded(ops, qkv[first:last]).clone(), _empty_caches(dtype)
-        metadata = _metadata(sequence, first, last, ops.row_alignment)
-        ops.rotary_kv_write(part, cos, sin, keys, values, metadata, NUM_HEADS)
-        slots = metadata.slot_mapping[: last - first]
-        written = [c[slots // BLOCK_SIZE, :, slots % BLOCK_SIZE].flatten(1) for c in (keys, values)]
-        assert int((keys.abs().sum((1, 3)) > 0).sum()) == last - first, "a row wrote where it should not"
-        return torch.cat([part[: last - first, : NUM_HEADS * HEAD_DIM], *written], 1)
-
-    split = qkv.double().view(rows, -1, HEAD_DIM).clone()
-    rows_cos, rows_sin = (t.double()[13 : 13 + rows].unsqueeze(1) for t in (cos, sin))
-    turned = split[:, : NUM_HEADS + NUM_KV_HEADS]
-    one, two = turned.chunk(2, -1)
-    split[:, : NUM_HEADS + NUM_KV_HEADS] = torch.cat(
-        [one * rows_cos - two * rows_sin, two * rows_cos + one * rows_sin], -1
-    )
-    return Case(run, split.flatten(1), rows)
-
-
-def _empty_caches(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    shape = (13, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
-    return torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
-
-
-def _paged_attention(window: int, soft_cap: float) -> CaseMaker:
-    def make(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-        return _attention_case(generator, dtype, rows, window, soft_cap)
-
-    return make
-
-
-def _attention_case(generator: torch.Generator, dtype: torch.dtype, rows: int, window: int, soft_cap: float) -> Case:
-    context = 600  # several splits
-    qkv = _normal(generator, rows, QKV_WIDTH, dtype=dtype)
-    blocks = -(-(context + rows) // BLOCK_SIZE)
-    table = torch.randperm(blocks, generator=generator).add(1).tolist()
-    keys, values = _cache(generator, dtype, blocks + 1), _cache(generator, dtype, blocks + 1)
-    sequence = _Sequence(context, table)
-    scale = HEAD_DIM**-0.5
-
-    def run(ops: Ops, first: int, last: int) -> Tensor:
-        part = _padded(ops, qkv[first:last])
-        out = torch.full((part.shape[0], NUM_HEADS * HEAD_DIM), torch.nan, dtype=dtype)
-        metadata = _metadata(sequence, first, last, ops.row_alignment)
-        ops.paged_attention(out, part, keys, values, metadata, scale, window, soft_cap)
-        assert not out.isnan().any()
-        return out[: last - first]
-
-    flat_keys, flat_values = (
-        c.double()[table].transpose(1, 2).flatten(0, 1).repeat_interleave(NUM_HEADS // NUM_KV_HEADS, 1)
-        for c in (keys, values)
-    )
-    queries = qkv.double()[:, : NUM_HEADS * HEAD_DIM].view(rows, NUM_HEADS, HEAD_DIM)
-    scores = torch.einsum("rhd,khd->rhk", queries, flat_keys) * scale
-    if soft_cap:
-        scores = soft_cap * (scores / soft_cap).tanh()
-    distance = torch.arange(context, context + rows).unsqueeze(1) - torch.arange(len(flat_keys))
-    visible = (distance >= 0) & (distance < (window or len(flat_keys)))
-    weights = scores.masked_fill(~visible.unsqueeze(1), -torch.inf).softmax(-1)
-    return Case(run, torch.einsum("rhk,khd->rhd", weights, flat_values).flatten(1), rows)
-
-
-# "op" or "op: variant".
 def _draw(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
-    scores = _normal(generator, rows, 203, dtype=accumulation_dtype(dtype)) * 3
+    scores = normal(generator, rows, 203, dtype=accumulation_dtype(dtype)) * 3
     scores[1::2].masked_fill_(torch.rand(rows // 2, 203, generator=generator) < 0.9, -torch.inf)
     addresses = torch.tensor([[(-1) ** row * (row << 40), 1000 + row, row % 3, row % 2] for row in range(rows)])
 
@@ -335,13 +217,19 @@ CASES: dict[str, CaseMaker] = {
     "add": _add,
     "scale": _scale,
     "soft_cap": _soft_cap,
-    "linear": _linear,
+    "linear": _linear(75, 101),
+    "linear: whole tiles": _linear(96, 160, biased=False),
+    "linear: few outputs": _linear(64, 5),
     "silu_mul": _gated("silu_mul", torch.nn.functional.silu),
     "gelu_mul": _gated("gelu_mul", _gelu),
     "mixture_mlp": _mixture_mlp(normalise=True),
     "mixture_mlp: not normalised": _mixture_mlp(normalise=False),
-    "rotary_kv_write": _rotary_kv_write,
-    "paged_attention": _paged_attention(0, 0.0),
-    "paged_attention: short window": _paged_attention(50, 0.0),
-    "paged_attention: long window, capped": _paged_attention(300, 5.0),
+    "rotary_kv_write": rotary_kv_write,
+    "paged_attention": paged_attention(),
+    "paged_attention: short window": paged_attention(window=50),
+    "paged_attention: long window, capped": paged_attention(window=300, soft_cap=5.0),
+    "paged_attention: whole tiles": paged_attention(EVEN),
+    "paged_attention: whole tiles, window": paged_attention(EVEN, window=70),
+    "paged_attention: from the first key": paged_attention(EVEN, context=0),
+    "paged_attention: many heads to one": paged_attention(MANY_HEADS, window=100),
 }

@@ -1,0 +1,81 @@
+// Intel's AMX: tiles of 16 rows by 64 bytes, and their bf16 products with fp32 sums.
+// A tile product adds to every output, for k in order, one pair of products: an output depends on its own row and column
+// alone, so rows keep their bits wherever they stand.
+#pragma once
+#include "simd.h"
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
+#define PIZARRA_AMX 1
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+constexpr int kTileRows = 16;                      // of every tile, and fp32 columns of a tile of sums
+constexpr int kTileInputs = 32;                    // bf16 values in a tile's row
+constexpr int kTileWords = kTileRows * kTileRows;  // 32-bit words in a tile
+
+typedef uint32_t Words __attribute__((vector_size(64)));
+
+// Asks the kernel for the tiles' registers, once per process. False: this system does not give them.
+inline bool amx_granted() {
+    constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    return granted;
+}
+
+// All eight tiles whole. Loaded anew wherever work begins: torch configures and releases tiles on the same threads.
+inline void amx_configure() {
+    struct alignas(64) Config {
+        uint8_t palette = 1, start_row = 0, reserved[14] = {};
+        uint16_t column_bytes[16] = {};
+        uint8_t rows[16] = {};
+    } config;
+    for (int tile = 0; tile < 8; ++tile) {
+        config.column_bytes[tile] = 64;
+        config.rows[tile] = kTileRows;
+    }
+    asm volatile("" : : "r"(&config) : "memory");  // gcc takes the intrinsic to read less than it does
+    _tile_loadconfig(&config);
+}
+
+template <int D>
+inline void exchange(Words rows[kTileRows]) {
+    Words low, high;
+    for (uint32_t i = 0; i < kTileRows; ++i) {
+        low[i] = i & D ? i - D + kTileRows : i;
+        high[i] = i & D ? i + kTileRows : i + D;
+    }
+    for (int i = 0; i < kTileRows; ++i) {
+        if (i & D) continue;
+        const Words a = rows[i], b = rows[i + D];
+        rows[i] = __builtin_shuffle(a, b, low);
+        rows[i + D] = __builtin_shuffle(a, b, high);
+    }
+}
+
+// Transposes 16 x 16 words, by exchanging ever smaller parts.
+inline void transpose(Words rows[kTileRows]) {
+    exchange<8>(rows);
+    exchange<4>(rows);
+    exchange<2>(rows);
+    exchange<1>(rows);
+}
+
+// Up to sixteen rows of bf16 as right operands of tile products, zeros where there is nothing: [K tile][pair of k][row].
+inline void pack_rows(uint32_t* packed, const bf16* x, int rows, int K, size_t ldx) {
+    for (int k = 0; k < K; k += kTileInputs, packed += kTileWords) {
+        const size_t bytes = sizeof(bf16) * std::min(kTileInputs, K - k);
+        Words words[kTileRows] = {};
+        for (int m = 0; m < rows; ++m) {
+            if (bytes == sizeof(Words))
+                std::memcpy(&words[m], x + m * ldx + k, sizeof(Words));
+            else
+                std::memcpy(&words[m], x + m * ldx + k, bytes);
+        }
+        transpose(words);
+        std::memcpy(packed, words, sizeof words);
+    }
+}
+#endif
