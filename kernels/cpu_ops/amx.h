@@ -18,27 +18,35 @@ constexpr int kTileWords = kTileRows * kTileRows;  // 32-bit words in a tile
 
 typedef uint32_t Words __attribute__((vector_size(64)));
 
+namespace amx {
+
 // Asks the kernel for the tiles' registers, once per process. False: this system does not give them.
-inline bool amx_granted() {
+inline bool granted() {
     constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-    return granted;
+    static const bool given = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    return given;
 }
 
-// All eight tiles whole. Loaded anew wherever work begins: torch configures and releases tiles on the same threads.
-inline void amx_configure() {
-    struct alignas(64) Config {
-        uint8_t palette = 1, start_row = 0, reserved[14] = {};
-        uint16_t column_bytes[16] = {};
-        uint8_t rows[16] = {};
-    } config;
-    for (int tile = 0; tile < 8; ++tile) {
-        config.column_bytes[tile] = 64;
-        config.rows[tile] = kTileRows;
+// All eight tiles, whole, while it lives. Set up anew wherever work begins: torch configures and releases tiles on the same
+// threads.
+class Tiles {
+  public:
+    Tiles() {
+        struct alignas(64) Config {
+            uint8_t palette = 1, start_row = 0, reserved[14] = {};
+            uint16_t column_bytes[16] = {};
+            uint8_t rows[16] = {};
+        } config;
+        for (int tile = 0; tile < 8; ++tile) {
+            config.column_bytes[tile] = 64;
+            config.rows[tile] = kTileRows;
+        }
+        asm volatile("" : : "r"(&config) : "memory");  // gcc takes the intrinsic to read less than it does
+        _tile_loadconfig(&config);
     }
-    asm volatile("" : : "r"(&config) : "memory");  // gcc takes the intrinsic to read less than it does
-    _tile_loadconfig(&config);
-}
+    ~Tiles() { _tile_release(); }
+    Tiles(const Tiles&) = delete;
+};
 
 template <int D>
 inline void exchange(Words rows[kTileRows]) {
@@ -78,4 +86,6 @@ inline void pack_rows(uint32_t* packed, const bf16* x, int rows, int K, size_t l
         std::memcpy(packed, words, sizeof words);
     }
 }
+
+}  // namespace amx
 #endif

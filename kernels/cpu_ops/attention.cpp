@@ -1,116 +1,89 @@
-// Causal attention of each row over its request's paged keys and values, in chunks of a fixed number of keys.
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
+// Causal attention of each row over its request's paged keys and values.
 #include "attention.h"
+
 #include "attention_amx.h"
-#include "dot.h"
+#include "attention_vector.h"
 #include "pool.h"
 
 namespace {
 
-constexpr int kKeyTile = 4;     // keys scored together
+// One request's rows and one head of its keys.
+template <typename Products>
+class GroupAttention {
+  public:
+    using T = typename Products::Element;
 
-// The online softmax of one query: a running peak, the sum of weights, the weighted sum of values.
-struct Running {
-    float peak = -INFINITY, total = 0.0f;
+    GroupAttention(const AttentionInputs<T>& inputs, const AttentionShape& shape, const RowGroup& rows, int head)
+        : inputs_(inputs), shape_(shape), rows_(rows), head_(head), products_(shape) {}
+
+    void run(T* out) {
+        const int count = rows_.rows * shape_.group();
+        std::vector<Tile> tiles((count + Products::kEntries - 1) / Products::kEntries);
+        for (size_t t = 0; t < tiles.size(); ++t) begin(tiles[t], int(t) * Products::kEntries, count);
+        const int low = tiles.front().softmax.lowest, high = tiles.back().softmax.highest;
+        const int32_t* table = inputs_.tables + size_t(inputs_.owners[rows_.first]) * shape_.table_stride;
+        Vec scores[kChunkKeys] = {};
+        for (int first = low / kChunkKeys * kChunkKeys; first <= high; first += kChunkKeys) {
+            products_.read(inputs_, KeyRange{table, head_, first, low, high});
+            for (Tile& tile : tiles) {
+                if (!tile.softmax.sees(first)) continue;
+                products_.scores(tile.entries, scores);
+                const Vec shrink = tile.softmax.weigh(scores, first, shape_, Products::round);
+                products_.add_values(tile.entries, scores, shrink);
+            }
+        }
+        for (size_t t = 0; t < tiles.size(); ++t) finish(tiles[t], int(t) * Products::kEntries, count, out);
+    }
+
+  private:
+    struct Tile {
+        Softmax softmax;
+        typename Products::Entries entries;
+    };
+
+    int row_of(int entry) const { return rows_.first + entry / shape_.group(); }
+    size_t column_of(int entry) const {
+        return size_t(head_ * shape_.group() + entry % shape_.group()) * shape_.head_dim;
+    }
+
+    void begin(Tile& tile, int first, int count) const {
+        const T* rows[Products::kEntries];
+        const int last = std::min(count, first + Products::kEntries);
+        for (int entry = first; entry < last; ++entry) {
+            const int row = row_of(entry), position = int(inputs_.positions[row]);
+            rows[entry - first] = inputs_.qkv + size_t(row) * shape_.qkv_stride + column_of(entry);
+            tile.softmax.add(entry - first, shape_.first_key(position), position);
+        }
+        products_.begin(tile.entries, rows, last - first);
+    }
+
+    void finish(const Tile& tile, int first, int count, T* out) const {
+        for (int entry = first; entry < std::min(count, first + Products::kEntries); ++entry) {
+            T* target = out + size_t(row_of(entry)) * shape_.num_heads * shape_.head_dim + column_of(entry);
+            products_.finish(tile.entries, entry - first, tile.softmax.total[entry - first], target);
+        }
+    }
+
+    const AttentionInputs<T>& inputs_;
+    const AttentionShape& shape_;
+    RowGroup rows_;
+    int head_;
+    Products products_;
 };
 
-template <typename T>
-void chunk_scores(
-    const Cache<T>& cache, const int32_t* table, int head, const float* query, int first, int count, float* scores) {
-    const int D = cache.head_dim;
-    int i = 0;
-    while (i < count) {
-        const int slot = (first + i) % cache.block_size;
-        const T* key = cache.keys + cache.offset(table[(first + i) / cache.block_size], head, slot);
-        const int together = std::min({kKeyTile, count - i, cache.block_size - slot});
-        float tile[1][kKeyTile];
-        if (together == kKeyTile) {
-            dot_tile<1, kKeyTile>(query, D, key, D, D, tile);
-            for (int n = 0; n < kKeyTile; ++n) scores[i + n] = tile[0][n];
-        } else {
-            for (int n = 0; n < together; ++n) {
-                float one[1][1];
-                dot_tile<1, 1>(query, D, key + size_t(n) * D, D, D, one);
-                scores[i + n] = one[0][0];
-            }
+template <typename Products, typename T>
+void attention(T* out, const AttentionInputs<T>& inputs, const AttentionShape& shape) {
+    const std::vector<RowGroup> groups = group_rows(inputs.owners, inputs.positions, shape);
+    Pool::instance().run(int(groups.size()) * shape.num_kv_heads, [&](int slice) {
+        const RowGroup& rows = groups[slice / shape.num_kv_heads];
+        const int head = slice % shape.num_kv_heads;
+        if (inputs.owners[rows.first] < 0) {  // padding: a group of one row
+            const int width = shape.group() * shape.head_dim;
+            std::fill_n(out + (size_t(rows.first) * shape.num_kv_heads + head) * width, width, T{});
+            return;
         }
-        i += together;
-    }
-}
-
-template <typename T>
-void add_values(
-    const Cache<T>& cache, const int32_t* table, int head, const float* weights, int first, int count, float* mixed) {
-    const int D = cache.head_dim, whole = D - D % kLanes;
-    for (int i = 0; i < count; ++i) {
-        const T* value =
-            cache.values +
-            cache.offset(table[(first + i) / cache.block_size], head, (first + i) % cache.block_size);
-        const Vec weight = splat(weights[i]);
-        for (int d = 0; d < whole; d += kLanes) store(mixed + d, fma(weight, load(value + d), load(mixed + d)));
-        for (int d = whole; d < D; ++d) mixed[d] += weights[i] * widen(value[d]);
-    }
-}
-
-// One query over keys start..position; scores are capped where soft_cap is above 0.
-template <typename T>
-void attend(
-    const Cache<T>& cache, const int32_t* table, int head, const float* query, int start, int position, float soft_cap,
-    float* mixed) {
-    Running running;
-    const int D = cache.head_dim;
-    std::fill(mixed, mixed + D, 0.0f);
-    for (int first = start; first <= position; first += kChunkKeys) {
-        const int count = std::min(kChunkKeys, position + 1 - first);
-        float scores[kChunkKeys];
-        chunk_scores(cache, table, head, query, first, count, scores);
-        if (soft_cap > 0.0f)
-            for_lanes(count, [&](int i, auto load_at, auto store_at) {
-                store_at(scores + i, tanh(load_at(scores + i) / soft_cap) * soft_cap);
-            });
-        std::fill(scores + count, scores + kChunkKeys, -INFINITY);
-        const float peak = std::max(running.peak, *std::max_element(scores, scores + count));
-        const float shrink = running.peak == -INFINITY ? 0.0f : std::exp(running.peak - peak);
-        Vec total{};
-        for (int i = 0; i < kChunkKeys; i += kLanes) {
-            const Vec weight = exp(load(scores + i) - peak);
-            store(scores + i, weight);
-            total += weight;
-        }
-        running.total = running.total * shrink + sum(total);
-        running.peak = peak;
-        for (int d = 0; d < D; ++d) mixed[d] *= shrink;
-        add_values(cache, table, head, scores, first, count, mixed);
-    }
-    for (int d = 0; d < D; ++d) mixed[d] /= running.total;
-}
-
-template <typename T>
-void attention_by_vectors(T* out, const AttentionInputs<T>& inputs, const AttentionShape& shape) {
-    const Cache<T> cache{inputs.keys, inputs.values, shape.num_kv_heads, shape.block_size, shape.head_dim};
-    const int group = shape.group(), D = shape.head_dim;
-    Pool::instance().run(shape.rows * shape.num_kv_heads, [&](int slice) {
-        const int row = slice / shape.num_kv_heads, head = slice % shape.num_kv_heads;
-        static thread_local std::vector<float> scratch;
-        scratch.resize(size_t(2) * D);
-        float *query = scratch.data(), *mixed = query + D;
-        for (int g = 0; g < group; ++g) {
-            const size_t column = size_t(head * group + g) * D;
-            T* target = out + size_t(row) * shape.num_heads * D + column;
-            if (inputs.owners[row] < 0) {
-                for (int d = 0; d < D; ++d) narrow(0.0f, target + d);
-                continue;
-            }
-            const T* source = inputs.qkv + size_t(row) * shape.qkv_stride + column;
-            for (int d = 0; d < D; ++d) query[d] = widen(source[d]) * shape.scale;
-            const int32_t* table = inputs.tables + size_t(inputs.owners[row]) * shape.table_stride;
-            const int position = int(inputs.positions[row]);
-            attend(cache, table, head, query, shape.first_key(position), position, shape.soft_cap, mixed);
-            for (int d = 0; d < D; ++d) narrow(mixed[d], target + d);
-        }
+        [[maybe_unused]] const typename Products::Session session;
+        GroupAttention<Products>(inputs, shape, rows, head).run(out);
     });
 }
 
@@ -125,9 +98,9 @@ void pz_attention_bf16(
     const AttentionShape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
                                table_stride, qkv_stride, window,       scale,      soft_cap};
 #ifdef PIZARRA_AMX
-    if (amx_granted()) return amx::attention(out, inputs, shape);
+    if (amx::granted()) return attention<amx::AttentionProducts>(out, inputs, shape);
 #endif
-    attention_by_vectors(out, inputs, shape);
+    attention<VectorProducts<bf16>>(out, inputs, shape);
 }
 void pz_attention_fp32(
     float* out, const float* qkv, const float* keys, const float* values, const int32_t* tables, const int32_t* owners,
@@ -136,6 +109,6 @@ void pz_attention_fp32(
     const AttentionInputs<float> inputs{qkv, keys, values, tables, owners, positions};
     const AttentionShape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
                                table_stride, qkv_stride, window,       scale,      soft_cap};
-    attention_by_vectors(out, inputs, shape);
+    attention<VectorProducts<float>>(out, inputs, shape);
 }
 }

@@ -21,9 +21,10 @@ from pathlib import Path
 from kernels.registry import BackendUnavailable
 
 SOURCES = Path(__file__).parent
-FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread")
+FLAGS = ("-std=c++20", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread")
 BUILD_TIMEOUT_S = 120
 CACHE_VARIABLE = "PIZARRA_KERNEL_CACHE"
+MARCH_VARIABLE = "PIZARRA_KERNEL_MARCH"
 
 
 def compiler() -> str:
@@ -43,6 +44,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pizarra" / "kernels"
 
 
+def flags() -> tuple[str, ...]:
+    """What the compiler is told: the instructions of this processor, or of an older one named by $PIZARRA_KERNEL_MARCH
+    (such as haswell for AVX2, skylake-avx512 for AVX-512 without matrix tiles)."""
+    return (*FLAGS, f"-march={os.environ.get(MARCH_VARIABLE) or 'native'}")
+
+
 def processor() -> str:
     """What -march=native depends on: the machine, the processor's name and its instruction sets."""
     cpuinfo = Path("/proc/cpuinfo")
@@ -59,7 +66,7 @@ def library() -> ctypes.CDLL:
     sources = sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")])
     command = compiler()
     digest = hashlib.blake2b(digest_size=12)
-    for part in (command, *FLAGS, processor()):
+    for part in (command, *flags(), processor()):
         digest.update(part.encode())
     for source in sources:
         digest.update(source.read_bytes())
@@ -79,7 +86,7 @@ def _build(command: str, sources: list[Path], target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             partial = Path(folder) / target.name
-            call = [command, *FLAGS, "-o", str(partial), *map(str, sources)]
+            call = [command, *flags(), "-o", str(partial), *map(str, sources)]
             done = subprocess.run(call, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
             if done.returncode != 0:
                 raise BackendUnavailable(f"{command} failed: {done.stderr.strip()[-500:]}")

@@ -78,7 +78,7 @@ void linear(Out* out, const T* x, const T* weight, const T* bias, int M, int N, 
     const float* shift = bias ? wide_bias.data() : nullptr;
 #ifdef PIZARRA_AMX
     if constexpr (sizeof(T) == 2) {
-        if (amx_granted()) return amx::linear(out, x, weight, shift, M, N, K, size_t(ldx));
+        if (amx::granted()) return amx::linear(out, x, weight, shift, M, N, K, size_t(ldx));
     }
 #endif
     linear_by_vectors(out, x, weight, shift, M, N, K, ldx);

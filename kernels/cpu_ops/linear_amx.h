@@ -129,7 +129,7 @@ inline void all_rows(const Product<Out>& product, const Panel& a, const Panel& b
 template <typename Out>
 void some_panels(const Product<Out>& product, int first, int last) {
     static thread_local std::vector<bf16> copy_a, copy_b;
-    amx_configure();
+    const Tiles tiles;
     for (int panel = first; panel < last; panel += 2) {
         const Panel a(product, panel, copy_a);
         const bool reads_ahead = product.M <= kReadAheadRows && panel + 4 <= last;
@@ -142,7 +142,6 @@ void some_panels(const Product<Out>& product, int first, int last) {
             all_rows<false>(product, a, a, panel, nullptr);
         }
     }
-    _tile_release();
 }
 
 template <typename Out>

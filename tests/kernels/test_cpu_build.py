@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,26 @@ def test_the_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert [(path.name, path.stat().st_mtime_ns) for path in tmp_path.iterdir()] == first
     finally:
         build.library.cache_clear()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("march", ["haswell", "skylake-avx512"])
+def test_the_paths_of_older_processors(march: str, tmp_path: Path) -> None:
+    """All cases of the C++ ops, built for a processor with fewer instructions than this one may have."""
+    if {"haswell": "avx2", "skylake-avx512": "avx512bw"}[march] not in build.processor():
+        pytest.skip(f"this processor does not run code for {march}")
+    root = Path(__file__).resolve().parents[2]
+    call = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/kernels/test_ops.py",
+        "-k",
+        "cpu_ops",
+    ]
+    environment = os.environ | {build.MARCH_VARIABLE: march, build.CACHE_VARIABLE: str(tmp_path)}
+    done = subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, timeout=380, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
