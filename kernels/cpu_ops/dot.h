@@ -1,4 +1,4 @@
-// Products of rows with rows: the heart of linear layers and of attention scores.
+// Products of rows with rows: the heart of linear layers without AMX.
 // Every output sums over K in the same lanes and the same order, whatever tile it falls into: that is what makes a row's
 // result independent of the rows beside it.
 #pragma once
