@@ -7,7 +7,7 @@ BIN := .venv/bin
 BOOTSTRAP := PYTHON="$(PYTHON)" sh scripts/bootstrap.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench soak gpu-check clean
+.PHONY: help run test check bench bench-serving soak gpu-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -32,7 +32,12 @@ bench: ## Measure decoding against transformers on this machine
 	@$(BOOTSTRAP)
 	$(BIN)/python -m bench.decode $(ARGS)
 
-soak: ## Press an engine with 2,000 mixed requests, and check that nothing is left behind
+bench-serving: ## Measure serving against vLLM (set up in .cache/peers) and transformers
+	@$(BOOTSTRAP)
+	@PYTHON="$(PYTHON)" sh bench/peers.sh .cache/peers/vllm
+	$(BIN)/python -m bench.serving --vllm .cache/peers/vllm $(ARGS)
+
+soak: ## Press an engine, then a server, with 2,000 mixed requests each, and check that nothing is left behind
 	@$(BOOTSTRAP) --extra dev
 	$(BIN)/python -m bench.soak $(ARGS)
 

@@ -6,13 +6,13 @@ model cannot be told of, or whose calls could not be read, are refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from app.engines import Engine
 from app.errors import ApiError
-from app.openai_schemas import ChatCompletionBody, ChatMessage
+from app.openai_schemas import ChatCompletionBody, ChatFields, ChatMessage
 from app.parsers.answer import AnswerParser
 from app.parsers.base import Tool, ToolParser, UncallableTool
 from app.parsers.call_grammar import call_grammar
@@ -35,6 +35,7 @@ class AnswerPlan:
     names: tuple[str, ...]
     parallel: bool
     wish: GrammarWish | None
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the tools' parameters
 
     @property
     def shown_specials(self) -> tuple[str, ...]:
@@ -45,12 +46,15 @@ class AnswerPlan:
     def parser(self) -> AnswerParser:
         """A parser for one answer."""
         reasoning = None if self.reasoning is None else self.reasoning(opened=self.opened)
-        tools = None if self.tools is None else self.tools(self.names, parallel=self.parallel)
+        tools = None if self.tools is None else self.tools(self.names, parallel=self.parallel, schemas=self.schemas)
         return AnswerParser(reasoning, tools)
 
 
-def messages_for_template(messages: Sequence[ChatMessage], engine: Engine) -> list[dict[str, Any]]:
-    """What the template gets of these messages."""
+def messages_for_template(messages: Sequence[ChatMessage], engine: Engine, body: ChatFields) -> list[dict[str, Any]]:
+    """What the template gets of these messages. Raises ApiError for a last one that cannot be continued."""
+    if body.continue_final_message and messages[-1].tool_calls:
+        detail = "the last message holds tool_calls: nothing can follow in it"
+        raise ApiError(400, detail, param="continue_final_message", code="invalid_value")
     parser = tool_parser(engine.vocab.chat_template or "")
     rendered = [message.for_template() for message in messages]
     if parser is not None:
@@ -62,10 +66,12 @@ def messages_for_template(messages: Sequence[ChatMessage], engine: Engine) -> li
     return rendered
 
 
-def tools_for_template(body: ChatCompletionBody, engine: Engine) -> list[dict[str, Any]] | None:
+def tools_for_template(body: ChatFields, engine: Engine) -> list[dict[str, Any]] | None:
     """The tools that the model is told of. Raises ApiError."""
-    _check_choice(body)
-    if not body.tools or body.tool_choice == "none":
+    names = [each.function.name for each in body.tools or ()]
+    if len(set(names)) < len(names):
+        raise ApiError(400, "two tools have the same name", param="tools", code="invalid_value")
+    if not body.offered_tools:
         return None
     if engine.vocab.chat_template is not None and tool_parser(engine.vocab.chat_template) is None:
         raise ApiError(
@@ -75,17 +81,39 @@ def tools_for_template(body: ChatCompletionBody, engine: Engine) -> list[dict[st
             remedy="Leave tools out, or load a model that was trained to call them",
             code="tools_not_supported",
         )
-    return [each.for_template() for each in body.tools]
+    return [each.for_template() for each in body.offered_tools]
+
+
+def unread_variables(body: ChatFields, engine: Engine) -> list[str]:
+    """Those of chat_template_kwargs that the template never looks at, as x-pizarra-ignored names them."""
+    known = engine.chat.template.variables if engine.chat is not None else frozenset()
+    return [f"chat_template_kwargs.{name}" for name in sorted(body.chat_template_kwargs or ()) if name not in known]
+
+
+def thoughts_plan(engine: Engine, prompt: Sequence[int]) -> AnswerPlan:
+    """The plan for an answer to this prompt where there are neither tools nor a grammar."""
+    reasoning, opened = _reasoning(engine, prompt)
+    return AnswerPlan(reasoning, opened, None, (), True, None)
+
+
+def _reasoning(engine: Engine, prompt: Sequence[int]) -> tuple[type[ReasoningParser] | None, bool]:
+    """The parser of the model's thoughts, and whether the prompt has begun them."""
+    reasoning = reasoning_parser(engine.vocab.chat_template or "")
+    last = engine.vocab.decode(prompt[-NUM_LAST_TOKENS:], skip_special_tokens=False)
+    return reasoning, reasoning is not None and reasoning.opened_by(last)
 
 
 def answer_plan(body: ChatCompletionBody, engine: Engine, prompt: Sequence[int]) -> AnswerPlan:
     """The plan for an answer to this prompt. Raises ApiError."""
     template = engine.vocab.chat_template or ""
     wish = grammar_wish(body)
-    reasoning = None if wish is not None else reasoning_parser(template)  # such a grammar has no room for thoughts
-    last = engine.vocab.decode(prompt[-NUM_LAST_TOKENS:], skip_special_tokens=False)
-    opened = reasoning is not None and reasoning.opened_by(last)
-    tools = [each.tool for each in body.tools or () if body.tool_choice != "none"]
+    reasoning, opened = _reasoning(engine, prompt)
+    if wish is not None:
+        reasoning, opened = None, False  # such a grammar has no room for thoughts
+    if reasoning is not None and body.continue_final_message:
+        opened = opened or reasoning.left_open_by(body.messages[-1].text)
+        reasoning = reasoning if opened else None  # an answer that has begun is past its thoughts
+    tools = [each.tool for each in body.offered_tools]
     parser = tool_parser(template) if tools else None
     parallel = body.parallel_tool_calls is not False
     forced = _forced(body, tools)
@@ -98,7 +126,8 @@ def answer_plan(body: ChatCompletionBody, engine: Engine, prompt: Sequence[int])
         except UncallableTool as error:
             raise ApiError(400, str(error), param="tools", remedy=UNCALLABLE_REMEDY, code="invalid_grammar") from error
         wish = GrammarWish("tools", guided)
-    return AnswerPlan(reasoning, opened, parser, tuple(tool.name for tool in tools), parallel, wish)
+    schemas = {tool.name: tool.parameters for tool in tools}
+    return AnswerPlan(reasoning, opened, parser, tuple(schemas), parallel, wish, schemas)
 
 
 def _forced(body: ChatCompletionBody, tools: Sequence[Tool]) -> list[Tool]:
@@ -108,10 +137,9 @@ def _forced(body: ChatCompletionBody, tools: Sequence[Tool]) -> list[Tool]:
     return list(tools) if body.tool_choice == "required" else []
 
 
-def _check_choice(body: ChatCompletionBody) -> None:
+def check_choice(body: ChatCompletionBody) -> None:
+    """Refuse a tool_choice that the tools do not allow. Raises ApiError."""
     names = [each.function.name for each in body.tools or ()]
-    if len(set(names)) < len(names):
-        raise ApiError(400, "two tools have the same name", param="tools", code="invalid_value")
     choice = body.tool_choice
     if not names and choice not in (None, "none", "auto"):
         detail = "tool_choice asks for a call, but there are no tools"

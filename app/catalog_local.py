@@ -14,6 +14,7 @@ from typing import Any
 
 from app.catalog_entry import MODEL_ID, CatalogError, make_id
 from engine.checkpoint import CheckpointError, CheckpointInfo, read_checkpoint
+from engine.checkpoint.gguf_parts import part_name, part_paths
 
 RECORD = "source.json"
 _CACHE_PREFIX = "models--"
@@ -96,7 +97,7 @@ class LocalModels:
             error = str(problem)
         model = LocalModel(
             id=model_id,
-            name=path.name if path.is_file() else model_id,
+            name=_shown_name(path) if path.is_file() else model_id,
             path=path,
             format=info.format if info else ("gguf" if path.suffix == ".gguf" else "safetensors"),
             info=info if error is None else None,
@@ -118,9 +119,15 @@ def _loadable(path: Path) -> Path:
     return path
 
 
+def _shown_name(path: Path) -> str:
+    """A file's name, or what its name would be were it not split."""
+    part = part_name(path.name)
+    return f"{part.stem}.gguf" if part else path.name
+
+
 def _signature(path: Path) -> tuple[tuple[str, int, int], ...]:
     """Name, size and time of every file: what tells whether it must be read again."""
-    files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
+    files = part_paths(path) if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
     signature = []
     for file in files:
         try:

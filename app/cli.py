@@ -71,7 +71,9 @@ def serve(
 
 @cli.command()
 def pull(
-    source: Annotated[str, typer.Argument(help="Catalogue id, hf:owner/name[@revision][:file.gguf], or a path")],
+    source: Annotated[
+        str, typer.Argument(help="Catalogue id, hf:owner/name[@revision][:Q4_K_M or :file.gguf], or a path")
+    ],
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a repository")] = None,
     token: Annotated[str | None, typer.Option(envvar="HF_TOKEN", help="Hugging Face token")] = None,
     accept_license: Annotated[bool, typer.Option(help="You have read and accept the model's licence")] = False,

@@ -1,8 +1,9 @@
 """Conversations whose answers the server owns: a browser may go and come back, the answer goes on.
 
-Owns the running answers, their text so far, and the path from a message to its prompt. Knows nothing of HTTP or of how
-rows are stored. Invariants: text that was sent is in `messages_of` at once and on disk within SAVE_INTERVAL_S; an
-answer ends as "complete", "interrupted" or "failed", whatever happens to the engine or the server.
+Owns the running answers, their text so far (thoughts apart from what is said), and the path from a message to its
+prompt. Knows nothing of HTTP or of how rows are stored. Invariants: text that was sent is in `messages_of` at once and
+on disk within SAVE_INTERVAL_S; an answer ends as "complete", "interrupted" or "failed", whatever happens to the engine
+or the server.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.answer_plan import thoughts_plan
 from app.engines import Engine, Engines
 from app.errors import ApiError
-from app.generation import Generation, Generations, room_for_output
+from app.generation import Generation, Generations, RequestOptions, room_for_output
 from app.live import LiveHub
+from app.parsers.answer import AnswerParser
+from app.parsers.base import Delta, ReasoningDelta, ToolCallDelta
 from app.sampling import sampling_params
 from app.text import ChatTemplateError
 from app.writes import unwatched
@@ -36,10 +40,13 @@ TITLE_LENGTH = 60
 
 @dataclass(slots=True)
 class Answer:
-    """An answer being made."""
+    """An answer being made. thought_from, thought_to: when thoughts began and ended, by the monotonic clock."""
 
     message: MessageRow
     generation: Generation
+    parser: AnswerParser
+    thought_from: float | None = None
+    thought_to: float | None = None
     task: asyncio.Task[None] | None = None
     save_timer: asyncio.TimerHandle | None = field(default=None)
 
@@ -93,7 +100,7 @@ class ConversationService:
             row = self.row(conversation_id)
             engine = self._engine(model_id, row.model_id)
             user, asked_id, turns = self._turns(conversation_id, content, parent_id)
-            generation = await self._generation(engine, row, turns)
+            generation, parser = await self._generation(engine, row, turns)
             answer = _message(
                 conversation_id, asked_id, "assistant", "", state="streaming", model_id=engine.model_id,
                 request_id=generation.id,
@@ -103,7 +110,7 @@ class ConversationService:
                 titled = self._store.patch_conversation(conversation_id, version, {"title": _title(user.content)})
                 version = (await asyncio.wrap_future(titled)).version
             saved = await asyncio.wrap_future(self._store.append_messages(conversation_id, new, version))
-            self._follow(Answer(answer, generation), saved, new)
+            self._follow(Answer(answer, generation, parser), saved, new)
             return Started(saved, user, answer)
         finally:
             self._starting.discard(conversation_id)
@@ -165,14 +172,16 @@ class ConversationService:
             raise ApiError(400, "without content, parent_id must name the user message to answer", param="parent_id")
         return None, path[-1].id, path
 
-    async def _generation(self, engine: Engine, row: ConversationRow, turns: Sequence[MessageRow]) -> Generation:
+    async def _generation(
+        self, engine: Engine, row: ConversationRow, turns: Sequence[MessageRow]
+    ) -> tuple[Generation, AnswerParser]:
         if engine.chat is None:
             raise ApiError(
                 409, engine.chat_error, remedy="Use the Playground, or load an instruct model", param="model_id"
             )
         system = [{"role": "system", "content": row.system_prompt}] if row.system_prompt else []
         try:
-            messages = [*system, *({"role": m.role, "content": m.content} for m in turns)]
+            messages = [*system, *map(_for_template, turns)]
             prompt = await asyncio.to_thread(engine.chat.encode, messages)
         except ChatTemplateError as error:
             raise ApiError(400, str(error), param="content") from error
@@ -180,7 +189,10 @@ class ConversationService:
         # an answer may be shorter than asked where the context ends: it says "length" then, and the chat can go on
         limit = room_for_output(engine, len(prompt), wishes.pop("max_tokens", None), clip=True)
         sampling = sampling_params(engine.sampling_defaults, max_tokens=limit, **wishes)
-        return self._generations.prepare(engine, prompt, sampling, source="conversation")
+        plan = thoughts_plan(engine, prompt)
+        options = RequestOptions(shown_specials=plan.shown_specials)
+        generation = self._generations.prepare(engine, prompt, sampling, options=options, source="conversation")
+        return generation, plan.parser()
 
     # ---- the answer -------------------------------------------------------------------------------------------------
 
@@ -197,7 +209,7 @@ class ConversationService:
         try:
             async with aclosing(answer.generation.deltas()) as deltas:
                 async for text in deltas:
-                    self._extend(conversation_id, answer, text)
+                    self._extend(conversation_id, answer, answer.parser.feed(text))
             stopped = answer.generation.row.finish_reason == "abort"
             changes = {"state": "interrupted" if stopped else "complete"}
         except ApiError as error:
@@ -209,26 +221,40 @@ class ConversationService:
             changes = {"state": "failed", "error": f"an error inside the server: {type(error).__name__}"}
         await self._finish(conversation_id, answer, changes)
 
-    def _extend(self, conversation_id: str, answer: Answer, text: str) -> None:
-        message = answer.message
-        answer.message = dataclasses.replace(message, content=message.content + text)
-        self._tell(conversation_id, "message.delta", message_id=message.id, offset=len(message.content), text=text)
-        if answer.save_timer is None:
-            loop = asyncio.get_running_loop()
-            answer.save_timer = loop.call_later(SAVE_INTERVAL_S, self._save, answer)
+    def _extend(self, conversation_id: str, answer: Answer, deltas: Iterable[Delta]) -> None:
+        for delta in deltas:
+            assert not isinstance(delta, ToolCallDelta), "no tools are on offer in a conversation"
+            message = answer.message
+            now = time.monotonic()
+            if isinstance(delta, ReasoningDelta):
+                kind, before = "message.reasoning_delta", message.reasoning_content
+                answer.message = dataclasses.replace(message, reasoning_content=before + delta.text)
+                answer.thought_from = answer.thought_from or now
+            else:
+                kind, before = "message.delta", message.content
+                answer.message = dataclasses.replace(message, content=before + delta.text)
+                answer.thought_to = answer.thought_to or now
+            self._tell(conversation_id, kind, message_id=message.id, offset=len(before), text=delta.text)
+            if answer.save_timer is None:
+                loop = asyncio.get_running_loop()
+                answer.save_timer = loop.call_later(SAVE_INTERVAL_S, self._save, answer)
 
     def _save(self, answer: Answer) -> None:
         answer.save_timer = None
-        unwatched(self._store.update_message(answer.message.id, {"content": answer.message.content}))
+        message = answer.message
+        changes: MessageChanges = {"content": message.content, "reasoning_content": message.reasoning_content}
+        unwatched(self._store.update_message(message.id, changes))
 
     async def _finish(self, conversation_id: str, answer: Answer, changes: MessageChanges) -> None:
+        self._extend(conversation_id, answer, answer.parser.finish())
         if answer.save_timer is not None:
             answer.save_timer.cancel()
         row = answer.generation.row
         names = ("num_prompt_tokens", "num_output_tokens", "ttft_s", "tokens_per_s", "e2e_s", "seed")
         changes["content"] = answer.message.content
+        changes["reasoning_content"] = answer.message.reasoning_content
         changes["finish_reason"] = row.finish_reason
-        changes["stats"] = {name: getattr(row, name) for name in names}
+        changes["stats"] = {name: getattr(row, name) for name in names} | {"reasoning_s": _thought_s(answer)}
         answer.message = dataclasses.replace(answer.message, **changes)
         try:
             await asyncio.wrap_future(self._store.update_message(answer.message.id, changes))
@@ -268,6 +294,19 @@ def _message(
         model_id=model_id,
         request_id=request_id,
     )
+
+
+def _for_template(message: MessageRow) -> dict[str, str]:
+    """A turn; of thoughts the template gets to know, and most leave those of earlier turns out."""
+    thoughts = {"reasoning_content": message.reasoning_content} if message.reasoning_content else {}
+    return {"role": message.role, "content": message.content, **thoughts}
+
+
+def _thought_s(answer: Answer) -> float | None:
+    """How long it thought, as far as it got; None where it did not."""
+    if answer.thought_from is None:
+        return None
+    return (answer.thought_to or time.monotonic()) - answer.thought_from
 
 
 def _title(content: str) -> str:

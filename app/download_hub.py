@@ -1,8 +1,7 @@
 """A model from the Hugging Face hub (or a mirror of it: HF_ENDPOINT), file by file, resumable, checked.
 
-Owns the choice of files, their transfer and verification, and the translation of the hub's errors. Knows no catalogue.
-Invariant: only weights (safetensors, GGUF), JSON, tokenizer and licence files are fetched, never a pickle, never code;
-a file counts as fetched only after its hash matched the hub's.
+Owns the files' transfer and verification, and the translation of the hub's errors. Knows no catalogue, and leaves the
+choice of files to hub_files. Invariant: a file counts as fetched only after its hash matched the hub's.
 
 The transfer is huggingface_hub's own `http_get`, given our partial file: its `hf_hub_download` keeps nothing of a
 broken-off transfer (the partial file has a random name and is deleted), so that it could not resume.
@@ -11,7 +10,6 @@ broken-off transfer (the partial file has a random name and is deleted), so that
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # public, not re-exported by name
 
-from app.catalog_entry import HubSource, is_safe_path
+from app.catalog_entry import HubSource
 from app.download import (
     PullCancelledError,
     PullError,
@@ -44,27 +42,8 @@ from app.download import (
     require_licence,
     sha256_of,
 )
+from app.hub_files import HubFile, choose_files
 from engine.core.sizing import format_bytes
-
-_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
-_SPLIT_GGUF = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
-_TOKENIZER_FILES = frozenset(("tokenizer.model", "vocab.txt", "merges.txt", "chat_template.jinja"))
-_LICENCE_FILE = re.compile(r"(LICEN[CS]E|NOTICE|USE_POLICY)(\.[a-z]+)?", re.IGNORECASE)
-_SHOWN_CHOICES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class HubFile:
-    """One file as the hub describes it. `sha256` is known for large files, `git_oid` for the others."""
-
-    name: str
-    size: int
-    sha256: str | None
-    git_oid: str | None
-
-    @property
-    def local_name(self) -> str:
-        return self.name.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,50 +79,6 @@ def inspect_repo(source: HubSource, token: str | None) -> HubSnapshot:
         licence_url=str(card.get("license_link") or f"https://huggingface.co/{source.repo}"),
         gated=bool(info.gated),
     )
-
-
-def choose_files(source: HubSource, available: list[HubFile]) -> tuple[HubFile, ...]:
-    """The weights asked for and what they need; small files first, so that an unsuitable model is known early."""
-    by_name = {file.name: file for file in available if is_safe_path(file.name)}
-    top = {name: file for name, file in by_name.items() if "/" not in name}
-    weights = _choose_safetensors(top) if source.file is None else []
-    if weights:
-        companions = [file for name, file in top.items() if name.endswith(".json") or name in _TOKENIZER_FILES]
-    else:
-        weights, companions = [_choose_gguf(source, by_name)], []
-    licences = [file for name, file in top.items() if _LICENCE_FILE.fullmatch(name)]
-    return tuple(sorted((*companions, *licences), key=lambda file: file.name)) + tuple(weights)
-
-
-def _choose_safetensors(top: dict[str, HubFile]) -> list[HubFile]:
-    """The weights in Hugging Face layout. Other layouts of the same weights often lie beside them."""
-    if "model.safetensors.index.json" in top:
-        return [top[name] for name in sorted(top) if _SHARD.fullmatch(name)]
-    return [top["model.safetensors"]] if "model.safetensors" in top else []
-
-
-def _choose_gguf(source: HubSource, by_name: dict[str, HubFile]) -> HubFile:
-    choices = sorted(name for name in by_name if name.endswith(".gguf"))
-    wanted = source.file or (choices[0] if len(choices) == 1 else None)
-    if not choices and source.file is None:
-        raise PullError(
-            f"{source.repo} has neither safetensors in Hugging Face layout nor GGUF files; other formats (.bin, .pt, "
-            ".pth are pickles, which can run code) are not loaded. Look for a safetensors or GGUF edition of the model"
-        )
-    if wanted is None:
-        shown = ", ".join(choices[:_SHOWN_CHOICES]) + (", ..." if len(choices) > _SHOWN_CHOICES else "")
-        raise PullError(
-            f"{source.repo} has {len(choices)} GGUF files; name one: hf:{source.repo}:FILE. There are: {shown}"
-        )
-    if wanted not in by_name:
-        shown = ", ".join(choices[:_SHOWN_CHOICES]) or "none"
-        raise PullError(f"{source.repo} has no file {wanted}. Its GGUF files: {shown}")
-    if _SPLIT_GGUF.search(wanted):
-        raise PullError(
-            f"{wanted} is one part of a split GGUF file, which is not supported: choose a single-file quantisation, or "
-            "join the parts with llama-gguf-split --merge and pull the result as a local file"
-        )
-    return by_name[wanted]
 
 
 def fetch_files(

@@ -11,15 +11,19 @@ import asyncio
 import logging
 import queue
 import threading
+import uuid
+from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import msgspec
 
 from engine.core.outputs import RequestOutput
+from engine.core.sampling_params import Guided
 from engine.protocol import (
     AbortRequest,
     AddRequest,
+    CheckGrammar,
     FromEngine,
     StepOutputs,
     ToEngine,
@@ -30,6 +34,7 @@ from engine.protocol import (
 log = logging.getLogger(__name__)
 
 ABORT_PATIENCE_S = 2.0
+NUM_USABLE_GRAMMARS = 64  # as many as an engine keeps compiled
 
 
 class EngineGone(Exception):
@@ -77,6 +82,8 @@ class EngineClient:
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._streams: dict[str, RequestStream] = {}
+        self._checks: dict[str, asyncio.Future[str | None]] = {}  # grammars that are being looked at
+        self._usable: deque[Guided] = deque(maxlen=NUM_USABLE_GRAMMARS)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._gone: EngineGone | None = None
         threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
@@ -101,6 +108,24 @@ class EngineClient:
         self._outbox.put(data)
         return stream
 
+    async def grammar_fault(self, guided: Guided) -> str | None:
+        """What the engine says against a grammar, None for one that can be used. Raises EngineGone."""
+        if guided in self._usable:
+            return None
+        if self._gone is not None:
+            raise self._gone
+        check = CheckGrammar(uuid.uuid4().hex, guided)
+        verdict: asyncio.Future[str | None] = self._loop.create_future()
+        self._checks[check.request_id] = verdict
+        try:
+            self.send(check)
+            fault = await verdict
+        finally:
+            self._checks.pop(check.request_id, None)
+        if fault is None:
+            self._usable.append(guided)
+        return fault
+
     def abort(self, request_id: str, num_output_tokens: int | None = None, index: int | None = None) -> None:
         """End a request in the engine, or one of its samples; harmless when it has ended already.
 
@@ -124,6 +149,9 @@ class EngineClient:
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.fail(self._gone)
+        for verdict in self._checks.values():
+            if not verdict.done():
+                verdict.set_exception(self._gone)
 
     def close(self) -> None:
         """Let go of the pipe, which ends the engine if it still runs."""
@@ -162,6 +190,9 @@ class EngineClient:
             self._deliver(row)
 
     def _deliver(self, row: RequestOutput) -> None:
+        verdict = self._checks.get(row.request_id)
+        if verdict is not None and not verdict.done():
+            verdict.set_result(row.error)
         stream = self._streams.get(row.request_id)
         if stream is None:
             return  # the request has ended already

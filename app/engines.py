@@ -25,16 +25,18 @@ from app.events import EventLog
 from app.fit import FitEstimate, estimate
 from app.jobs import JobError, JobHandle, JobResult
 from app.logs import prune_engine_logs
+from app.memory_holders import memory_holders
 from app.prompt import PromptEncoder
 from app.recorder import EngineSnapshot
 from app.sampling_defaults import sampling_defaults
 from app.settings import Settings
 from app.supervisor import EngineStartError, EngineSupervisor
-from app.text import ChatTemplate, ChatTemplateError
+from app.template_check import chat_support
+from app.text import ChatTemplateError
 from app.writes import unwatched
 from db.rows import EngineRunRow
 from db.store import Store
-from engine.config import LoadOptions
+from engine.config import EffectiveSetting, LoadOptions
 from engine.protocol import EngineReady
 from engine.vocab import Vocab, VocabError, load_vocab
 
@@ -52,6 +54,7 @@ class Engine:
     chat: PromptEncoder | None
     chat_error: str  # why it cannot chat, "" when it can
     sampling_defaults: Mapping[str, float]  # for what a request does not say
+    chat_settings: tuple[EffectiveSetting, ...] = ()  # what its chat template does not take
 
     @property
     def model_id(self) -> str:
@@ -61,6 +64,11 @@ class Engine:
     def ready(self) -> EngineReady:
         assert self.supervisor.ready is not None, "only engines that were ready are handed out"
         return self.supervisor.ready
+
+    @property
+    def effective_settings(self) -> list[EffectiveSetting]:
+        """What the engine and the app could not do as it was asked for."""
+        return [*self.ready.effective_settings, *self.chat_settings]
 
     def check_queue(self, max_waiting: int) -> None:
         """Refuse one more request where as many answers as may wait do. Raises ApiError."""
@@ -82,15 +90,21 @@ class Engine:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """The prompt of a chat. Raises ApiError where the model or its template does not take it."""
+        """The prompt of a chat (see `PromptEncoder.encode`). Raises ApiError where the template does not take it."""
         if self.chat is None:
-            raise ApiError(
-                400, self.chat_error, param="messages", remedy="Use /v1/completions", code="no_chat_template"
-            )
+            code = "no_chat_template" if self.vocab.chat_template is None else "chat_template_error"
+            raise ApiError(400, self.chat_error, param="messages", remedy="Use /v1/completions", code=code)
         try:
             return await asyncio.to_thread(
-                self.chat.encode, messages, tools=tools, add_generation_prompt=add_generation_prompt
+                self.chat.encode,
+                messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                variables=variables,
             )
         except ChatTemplateError as error:
             raise ApiError(400, str(error), param="messages", code="chat_template_error") from error
@@ -173,6 +187,7 @@ class Engines:
                 pid=supervisor.pid,
                 stats=supervisor.stats,
                 memory=supervisor.ready.memory if supervisor.ready is not None else None,
+                device=supervisor.ready.device if supervisor.ready is not None else None,
             )
             for supervisor in (engine.supervisor for engine in self._engines.values())
             if supervisor.alive and supervisor.pid is not None
@@ -212,7 +227,8 @@ class Engines:
         model = await self.local(model_id)
         device, available, total = self.free_memory(options.device)
         assert model.info is not None
-        return estimate(model.info, options, available, total, device)
+        held = memory_holders(device, total - available, self._latest_sample(), self.snapshots())
+        return estimate(model.info, options, available, total, device, held)
 
     async def load(self, model_id: str, options: LoadOptions, handle: JobHandle) -> JobResult:
         """The work of a load job. Loads go one after the other, in the order they were asked for."""
@@ -225,9 +241,9 @@ class Engines:
                 vocab = await asyncio.to_thread(load_vocab, model.path)
             except VocabError as error:
                 raise JobError(str(error)) from error
-            chat, chat_error = _chat_of(vocab)
-            if chat_error:
-                handle.log(chat_error)
+            chat = await asyncio.to_thread(chat_support, vocab)
+            for setting in chat.settings:
+                handle.log(f"{setting.name}: {setting.reason}")
             old = self._engines.get(model_id)
             if old is not None and old.supervisor.alive:
                 raise JobError(f"{model_id} is already loaded")
@@ -238,7 +254,7 @@ class Engines:
             supervisor = self._supervisor(model, self._with_threads(options), handle)
             self._engines.pop(model_id, None)
             defaults = sampling_defaults(model.path, self._catalog.entry(model_id))
-            self._engines[model_id] = Engine(supervisor, vocab, chat, chat_error, defaults)
+            self._engines[model_id] = Engine(supervisor, vocab, chat.encoder, chat.error, defaults, chat.settings)
             ready = await self._start(supervisor)
         return {"engine_id": supervisor.run_id, "load_s": ready.load_s, "memory": struct_fields(ready.memory)}
 
@@ -322,7 +338,9 @@ class Engines:
         if supervisor.state in ("failed", "stopped"):
             unwatched(self._store.end_engine_run(supervisor.run_id, supervisor.state, supervisor.error))
         else:
-            unwatched(self._store.save_engine_run(_run_row(supervisor)))
+            engine = self._engines.get(supervisor.model_id)
+            chat_settings = () if engine is None else engine.chat_settings
+            unwatched(self._store.save_engine_run(_run_row(supervisor, chat_settings)))
         if supervisor.state == "failed":
             data = {"log_tail": supervisor.log_tail(20)}
             self._events.add(
@@ -335,22 +353,12 @@ class Engines:
             self._on_change()
 
 
-def _chat_of(vocab: Vocab) -> tuple[PromptEncoder | None, str]:
-    if vocab.chat_template is None:
-        return None, "the model has no chat template: only raw completion works"
-    try:
-        template = ChatTemplate(vocab.chat_template, bos_token=vocab.bos_token, eos_token=vocab.eos_token)
-    except ChatTemplateError as error:
-        return None, str(error)
-    return PromptEncoder(template, vocab), ""
-
-
 def struct_fields(struct: Any) -> dict[str, Any]:
     """A protocol struct's fields, for JSON."""
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
-def _run_row(supervisor: EngineSupervisor) -> EngineRunRow:
+def _run_row(supervisor: EngineSupervisor, chat_settings: Sequence[EffectiveSetting] = ()) -> EngineRunRow:
     base = EngineRunRow(
         id=supervisor.run_id,
         model_id=supervisor.model_id,
@@ -373,7 +381,7 @@ def _run_row(supervisor: EngineSupervisor) -> EngineRunRow:
         num_kv_blocks=ready.num_kv_blocks,
         block_size=ready.block_size,
         max_model_len=ready.max_model_len,
-        effective_settings=[dataclasses.asdict(setting) for setting in ready.effective_settings],
+        effective_settings=[dataclasses.asdict(each) for each in (*ready.effective_settings, *chat_settings)],
         memory=struct_fields(ready.memory),
         kernels=dict(ready.kernels),
     )

@@ -1,4 +1,4 @@
-"""The one error type of the HTTP API and its two shapes: OpenAI's on its calls, problem+json everywhere else.
+"""The one error type of the HTTP API and its shapes: OpenAI's and Anthropic's on their calls, else problem+json.
 
 Owns the mapping from exceptions to responses. Knows nothing of what went wrong beyond what it is told.
 Invariant: a response names what was wrong, where, and the remedy; a traceback goes to the log and never to the user.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 from http import HTTPStatus
 from typing import Any
 
@@ -22,6 +23,18 @@ log = logging.getLogger(__name__)
 
 KINDS = {429: "rate_limit_error"}
 OPENAI_PATHS = ("/v1/", "/tokenize", "/detokenize")
+ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    499: "api_error",
+    503: "overloaded_error",
+}
+ANTHROPIC_PATH = "/v1/messages"
+REQUEST_ID_HEADER = "request-id"
 
 
 class ApiError(Exception):
@@ -51,9 +64,14 @@ class ApiError(Exception):
 
 def openai_body(error: ApiError) -> dict[str, Any]:
     """The error as OpenAI's clients expect it, also as an event inside a stream."""
-    message = error.detail if error.remedy is None else f"{error.detail}. {error.remedy}"
     kind = "server_error" if error.status >= 500 else KINDS.get(error.status, "invalid_request_error")
-    return {"error": {"message": message, "type": kind, "param": error.param, "code": error.code}}
+    return {"error": {"message": _message(error), "type": kind, "param": error.param, "code": error.code}}
+
+
+def anthropic_body(error: ApiError, request_id: str) -> dict[str, Any]:
+    """The error as Anthropic's clients expect it, also as an event inside a stream."""
+    kind = ANTHROPIC_KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": _message(error)}, "request_id": request_id}
 
 
 def problem_body(error: ApiError) -> dict[str, Any]:
@@ -71,8 +89,12 @@ def problem_body(error: ApiError) -> dict[str, Any]:
     return body
 
 
-class _ErrorResponse(JSONResponse):
-    """JSON in ASCII: an error quotes what a caller sent, and halves of surrogate pairs have no UTF-8."""
+def _message(error: ApiError) -> str:
+    return error.detail if error.remedy is None else f"{error.detail}. {error.remedy}"
+
+
+class AsciiJSONResponse(JSONResponse):
+    """JSON in ASCII: what quotes a caller or a model may hold halves of surrogate pairs, which have no UTF-8."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content).encode("ascii")
@@ -81,9 +103,13 @@ class _ErrorResponse(JSONResponse):
 def error_response(path: str, error: ApiError, headers: dict[str, str] | None = None) -> JSONResponse:
     if error.retry_after_s is not None:
         headers = {"retry-after": str(error.retry_after_s), **(headers or {})}
+    if path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/"):
+        request_id = f"req_{uuid.uuid4().hex}"
+        headers = {REQUEST_ID_HEADER: request_id, **(headers or {})}
+        return AsciiJSONResponse(anthropic_body(error, request_id), status_code=error.status, headers=headers)
     if path.startswith(OPENAI_PATHS):
-        return _ErrorResponse(openai_body(error), status_code=error.status, headers=headers)
-    return _ErrorResponse(
+        return AsciiJSONResponse(openai_body(error), status_code=error.status, headers=headers)
+    return AsciiJSONResponse(
         problem_body(error), status_code=error.status, headers=headers, media_type="application/problem+json"
     )
 
@@ -123,7 +149,7 @@ def _names_a_type(part: str | int) -> bool:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Every exception that can leave a route becomes one of the two shapes."""
+    """Every exception that can leave a route becomes one of the shapes."""
 
     async def on_api_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, ApiError)

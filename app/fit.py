@@ -1,38 +1,42 @@
 """Whether a model fits: the estimate shown, and enforced, before anything is loaded.
 
-Owns the verdict and its wording. The arithmetic is engine.core.sizing's, which the engine itself uses when it loads.
-Invariant: `total_bytes` is the sum of the four parts, and an estimate that does not fit says what to change.
+Owns the verdict and its wording. The arithmetic is engine.core's, which the engine itself uses when it loads.
+Invariant: `total_bytes` is the sum of the four parts, `workspace_bytes` that of `workspace_parts`, and an estimate that
+does not fit says what to change.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.memory_holders import MemoryHolder, in_words
 from engine.checkpoint import CheckpointInfo
 from engine.config import LoadOptions
-from engine.core.sizing import (
-    DTYPE_BYTES,
-    NULL_BLOCKS,
-    RUNTIME_BYTES,
-    SizingError,
-    format_bytes,
-    kv_bytes_per_token,
-    plan_kv,
-    weights_bytes,
-    workspace_bytes,
-)
+from engine.core.memory_plan import MemoryPlan, largest_reading, plan_memory
+from engine.core.sizing import DTYPE_BYTES, RUNTIME_BYTES, format_bytes, kv_bytes_per_token
 
 
 @dataclass(frozen=True, slots=True)
 class FitEstimate:
-    """What one load would take. `short_by_bytes` is 0 where memory is enough, even if an option refuses the load."""
+    """What one load would take. `short_by_bytes` is 0 where memory is enough, even if an option refuses the load.
 
+    workspace_parts: see `engine.core.memory_plan.WorkspaceBytes`. reading_bytes: what the largest tensor takes while it
+    is read, before KV cache and workspace are there; no part of the total. available_bytes: what the load may take of
+    the device's memory_total_bytes; held: who has what is not free of it.
+    """
+
+    device: str
     weights_bytes: int
     kv_bytes: int
     workspace_bytes: int
+    workspace_parts: dict[str, int]
     runtime_bytes: int
+    reading_bytes: int
     total_bytes: int
     available_bytes: int
+    memory_total_bytes: int
+    held: list[MemoryHolder]
     fits: bool
     short_by_bytes: int
     kv_bytes_per_token: int
@@ -42,40 +46,49 @@ class FitEstimate:
 
 
 def estimate(
-    info: CheckpointInfo, options: LoadOptions, available_bytes: int, total_bytes: int, device: str
+    info: CheckpointInfo,
+    options: LoadOptions,
+    available_bytes: int,
+    total_bytes: int,
+    device: str,
+    held: Sequence[MemoryHolder] = (),
 ) -> FitEstimate:
     """Estimate a load on `device` with `available_bytes` free of `total_bytes`."""
     dtype_bytes = DTYPE_BYTES[options.dtype]
     config = info.config
     if device != "cpu":
         available_bytes = _gpu_budget(options, available_bytes, total_bytes)
-    weights = weights_bytes(info.num_parameters, dtype_bytes)
-    workspace = workspace_bytes(config, options.max_num_batched_tokens, options.max_num_seqs, dtype_bytes)
-    fixed = weights + workspace + RUNTIME_BYTES
-    fits = True
-    try:
-        plan = plan_kv(config, options, available_bytes - fixed, dtype_bytes, device)
-        kv, length = plan.kv_bytes, plan.max_model_len
-        longest = min(config.max_position_embeddings, (plan.num_blocks - NULL_BLOCKS) * options.block_size)
-        message = _fits_message(fixed + kv, available_bytes, plan.reason)
-    except SizingError as error:
-        fits = False
-        kv, longest = error.needed_bytes, error.max_model_len_that_fits
+    stored = [(tensor.dtype, tensor.shape) for tensor in info.tensors.values()]
+    reading = largest_reading(stored, dtype_bytes) if device == "cpu" and stored else 0
+    plan = plan_memory(
+        config, info.num_parameters, options, available_bytes, dtype_bytes, device, RUNTIME_BYTES, reading
+    )
+    if plan.kv is not None:
+        kv, length, longest = plan.kv.kv_bytes, plan.kv.max_model_len, plan.kv.max_model_len_that_fits
+    else:
+        assert plan.refusal is not None
+        kv, longest = plan.refusal.needed_bytes, plan.refusal.max_model_len_that_fits
         length = options.max_model_len or config.max_position_embeddings
-        message = _short_message(fixed, weights, available_bytes) if fixed > available_bytes else str(error)
+    total = plan.fixed_bytes + kv
+    peak = max(total, plan.peak_while_reading)
     return FitEstimate(
-        weights_bytes=weights,
+        device=device,
+        weights_bytes=plan.weights_bytes,
         kv_bytes=kv,
-        workspace_bytes=workspace,
-        runtime_bytes=RUNTIME_BYTES,
-        total_bytes=fixed + kv,
+        workspace_bytes=plan.workspace.total,
+        workspace_parts=plan.workspace.parts(),
+        runtime_bytes=plan.runtime_bytes,
+        reading_bytes=plan.reading_bytes,
+        total_bytes=total,
         available_bytes=available_bytes,
-        fits=fits,
-        short_by_bytes=max(0, fixed + kv - available_bytes),
-        kv_bytes_per_token=kv_bytes_per_token(config, dtype_bytes),
+        memory_total_bytes=total_bytes,
+        held=list(held),
+        fits=plan.kv is not None,
+        short_by_bytes=max(0, peak - available_bytes),
+        kv_bytes_per_token=kv_bytes_per_token(config, dtype_bytes, length),
         max_model_len=length,
         max_model_len_that_fits=longest,
-        message=message,
+        message=plan.refusal_message(in_words(held)) if plan.kv is None else _fits_message(plan, total),
     )
 
 
@@ -85,14 +98,6 @@ def _gpu_budget(options: LoadOptions, available_bytes: int, total_bytes: int) ->
     return max(0, min(available_bytes, share - (total_bytes - available_bytes)))
 
 
-def _fits_message(total: int, available: int, reason: str) -> str:
-    message = f"needs {format_bytes(total)} of {format_bytes(available)} available"
-    return f"{message}; {reason}" if reason else message
-
-
-def _short_message(fixed: int, weights: int, available: int) -> str:
-    return (
-        f"needs {format_bytes(fixed)} before any KV cache ({format_bytes(weights)} of it weights), "
-        f"{format_bytes(available)} are available: short by {format_bytes(fixed - available)}. "
-        "Unload another model, choose a smaller one, or free memory"
-    )
+def _fits_message(plan: MemoryPlan, total: int) -> str:
+    message = f"needs {format_bytes(total)} of {format_bytes(plan.available_bytes)} available ({plan.items()})"
+    return f"{message}; {plan.kv.reason}" if plan.kv is not None and plan.kv.reason else message

@@ -67,7 +67,8 @@ class RequestOptions:
     """What a request wants beside its sampling.
 
     include_stop: a stop string is part of the text it ends. grammar_field: what an unusable grammar is blamed on.
-    shown_specials: spellings of special tokens that are text here.
+    shown_specials: spellings of special tokens that are text here. pooling: it wants no text but a vector ("last" or
+    "mean", see `AddRequest`).
     """
 
     stop: Sequence[str] = ()
@@ -77,6 +78,7 @@ class RequestOptions:
     priority: int = 0
     grammar_field: str | None = None
     shown_specials: Sequence[str] = ()
+    pooling: str = ""
 
 
 class Generation:
@@ -94,6 +96,7 @@ class Generation:
         self.engine = engine
         self.error: ApiError | None = None
         self.prompt_logprobs: Logprobs | None = None  # where asked for: known before the first piece
+        self.pooled: list[float] | None = None  # where asked for: the vector, known at the end
         self.row = RequestRow(
             id=uuid.uuid4().hex,
             engine_run_id=engine.supervisor.run_id,
@@ -106,7 +109,13 @@ class Generation:
             seed=sampling.seed,
         )
         self.message = AddRequest(
-            self.row.id, list(prompt_token_ids), sampling, options.priority, options.cache_salt, options.n
+            self.row.id,
+            list(prompt_token_ids),
+            sampling,
+            options.priority,
+            options.cache_salt,
+            options.n,
+            options.pooling,
         )
         self.samples = [
             SampleText(
@@ -154,7 +163,7 @@ class Generation:
                 if piece.text or piece.logprobs:
                     yield piece
         except EngineGone as error:
-            self.error = ApiError(503, str(error), remedy="Load the model again", code="engine_failed")
+            self.error = engine_failed(error)
             raise self.error from error
         except ApiError as error:
             self.error = error
@@ -169,6 +178,7 @@ class Generation:
             raise engine_refusal(row.error or "", self._options.grammar_field)
         if row.prompt_logprobs is not None:
             self.prompt_logprobs = row.prompt_logprobs
+        self.pooled = row.pooled
         piece = sample.take(row, row.index)
         if row.token_ids and self.row.state == "queued":
             self._change(state="running", ttft_s=sample.arrivals[0][0] - self._started)
@@ -215,6 +225,11 @@ class Generation:
         self.row = dataclasses.replace(self.row, **changes)  # type: ignore[arg-type]
         if state == "queued" and self.row.state == "running":
             self._on_change(self)
+
+
+def engine_failed(gone: EngineGone) -> ApiError:
+    """The end of an engine, in the API's terms."""
+    return ApiError(503, str(gone), remedy="Load the model again", code="engine_failed")
 
 
 def engine_refusal(error: str, grammar_field: str | None) -> ApiError:

@@ -6,13 +6,15 @@ either honoured or refused; one that would not is accepted and named in the head
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from app.errors import ApiError
 from app.schemas import Text
-from app.tool_schemas import MAX_TOOLS, CalledTool, NamedTool, ToolOnOffer
+from app.text import OWN_VARIABLES
+from app.tool_schemas import MAX_TOOLS, CalledTool, NamedTool, ToolOnOffer, check_writable
 
 # field -> values with which it asks for nothing
 NOT_YET: dict[str, tuple[Any, ...]] = {
@@ -22,7 +24,6 @@ NOT_YET: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
     "structured_outputs": ({},),
-    "allowed_token_ids": (),
     "use_beam_search": (False,),
     "speculation": (False,),
     "trace": (False,),
@@ -30,17 +31,19 @@ NOT_YET: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "web_search_options": (),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
     "documents": ([],),
     "skip_special_tokens": (True,),
 }
 REMEDIES = {
     "suffix": "Filling in between two texts needs a model trained for it; put what comes before into prompt",
+    "chat_template": "A template is a program, and a request may not bring one. Set the model's own up with "
+    "chat_template_kwargs, or send the rendered prompt to /v1/completions",
     "structured_outputs": "Use response_format or guided_json, guided_regex, guided_grammar, guided_choice",
 }
 MAX_LOGPROBS = 20
 MAX_SAMPLES = 128
+MAX_PROMPTS = 128
+MAX_ALLOWED = 2**18  # ids: as many as the largest vocabulary has
 
 StopString = Annotated[Text, Field(min_length=1, max_length=1000)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
@@ -55,18 +58,21 @@ class OpenAIBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow")
 
+    not_yet: ClassVar[Mapping[str, tuple[Any, ...]]] = NOT_YET
+    remedies: ClassVar[Mapping[str, str]] = REMEDIES
+
     model: Text | None = None
 
     def checked(self) -> list[str]:
         """Unknown fields, sorted. Raises ApiError for one that would change the answer and is not built yet."""
         extra = self.model_extra or {}
-        for name, neutral in NOT_YET.items():
+        for name, neutral in self.not_yet.items():
             value = extra.get(name)
             if value is not None and value not in neutral:
-                remedy = REMEDIES.get(name, "Leave it out; the answer would not be what you ask for")
+                remedy = self.remedies.get(name, "Leave it out; the answer would not be what you ask for")
                 detail = f"{name} is not supported yet"
                 raise ApiError(400, detail, param=name, remedy=remedy, code="unsupported_parameter")
-        return sorted(extra.keys() - NOT_YET.keys())
+        return sorted(extra.keys() - self.not_yet.keys())
 
 
 class StreamOptions(BaseModel):
@@ -88,13 +94,10 @@ class ResponseFormat(BaseModel):
     json_schema: JsonSchemaFormat | None = None
 
 
-class CompletionFields(OpenAIBody):
-    """What chat and raw completion share."""
+class SamplingFields(OpenAIBody):
+    """What a body may ask of an answer under the same name in every dialect of OpenAI's."""
 
-    max_tokens: int | None = Field(default=None, ge=1)
     min_tokens: int | None = Field(default=None, ge=0)
-    n: int | None = Field(default=None, ge=1, le=MAX_SAMPLES)
-    best_of: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=10)
     top_p: PositiveShare | None = None
     top_k: int | None = Field(default=None, ge=-1, lt=2**31)  # -1 is "off" for clients of other engines
@@ -114,11 +117,10 @@ class CompletionFields(OpenAIBody):
     seed: int | None = Field(default=None, ge=0, lt=2**64)
     stop: StopString | Annotated[list[StopString], Field(max_length=16)] | None = None  # each token is held against all
     stop_token_ids: list[TokenId] | None = Field(default=None, max_length=1024)
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ALLOWED)] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool | None = None
-    prompt_logprobs: NumLogprobs | None = None
     logprobs_mode: Literal["raw", "processed"] | None = None
-    response_format: ResponseFormat | None = None
     guided_json: Text | dict[str, Any] | None = None
     guided_regex: Text | None = None
     guided_grammar: Text | None = None
@@ -126,13 +128,23 @@ class CompletionFields(OpenAIBody):
     cache_salt: Annotated[Text, Field(min_length=1, max_length=1000)] | None = None
     priority: int = Field(default=0, ge=-(2**31), lt=2**31)
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
 
     @property
     def stop_strings(self) -> list[str]:
         if self.stop is None:
             return []
         return [self.stop] if isinstance(self.stop, str) else self.stop
+
+
+class CompletionFields(SamplingFields):
+    """What chat and raw completion share."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    n: int | None = Field(default=None, ge=1, le=MAX_SAMPLES)
+    best_of: int | None = Field(default=None, ge=1)
+    prompt_logprobs: NumLogprobs | None = None
+    response_format: ResponseFormat | None = None
+    stream_options: StreamOptions | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -211,13 +223,49 @@ class ChatMessage(BaseModel):
         return {"role": "system" if self.role == "developer" else self.role, "content": self.text, **given}
 
 
-class ChatCompletionBody(CompletionFields):
+class ChatFields(OpenAIBody):
+    """How messages become a prompt, as vLLM has it.
+
+    add_generation_prompt: the prompt ends where an answer begins; if not said, it does unless continue_final_message:
+    then it ends where the last message's content does, and the answer goes on from there. chat_template_kwargs: more
+    variables for the template, as `enable_thinking` is for Qwen3's.
+    """
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: Annotated[list[ToolOnOffer], Field(max_length=MAX_TOOLS)] | None = None
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _of_the_requests_own(cls, variables: dict[str, Any] | None) -> dict[str, Any] | None:
+        check_writable(variables)
+        taken = sorted(OWN_VARIABLES.intersection(variables or ()))
+        if taken:
+            raise ValueError(f"{', '.join(taken)}: the server sets this; use the request's field where there is one")
+        return variables
+
+    @property
+    def opens_answer(self) -> bool:
+        return not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
+
+    @property
+    def offered_tools(self) -> list[ToolOnOffer]:
+        """Those that the model is told of."""
+        return self.tools or []
+
+    def checked(self) -> list[str]:
+        if self.continue_final_message and self.add_generation_prompt:
+            detail = "continue_final_message and add_generation_prompt exclude each other"
+            raise ApiError(400, detail, param="continue_final_message", remedy="Keep one of them", code="invalid_value")
+        return super().checked()
+
+
+class ChatCompletionBody(CompletionFields, ChatFields):
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    add_generation_prompt: bool = True
     logprobs: bool | None = None
     top_logprobs: NumLogprobs | None = None
-    tools: Annotated[list[ToolOnOffer], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
 
@@ -226,6 +274,10 @@ class ChatCompletionBody(CompletionFields):
         if self.max_completion_tokens is not None:
             self.max_tokens = self.max_completion_tokens  # OpenAI's newer name of the same limit
         return self
+
+    @property
+    def offered_tools(self) -> list[ToolOnOffer]:
+        return [] if self.tool_choice == "none" else super().offered_tools
 
     @property
     def num_logprobs(self) -> int | None:
@@ -255,32 +307,29 @@ class CompletionBody(CompletionFields):
         return max(self.logprobs, self.prompt_logprobs or 0)
 
     @property
-    def single_prompt(self) -> str | list[int]:
-        """The one prompt; several are refused."""
+    def prompts(self) -> list[str | list[int]]:
+        """Each of them, as text or as token ids. An empty list is one prompt without tokens."""
         if isinstance(self.prompt, str):
-            return self.prompt
-        prompts = [each for each in self.prompt if not isinstance(each, int)]
-        if len(prompts) > 1:
-            raise ApiError(
-                400,
-                f"{len(prompts)} prompts in one request are not supported yet",
-                param="prompt",
-                remedy="Send one request for each; they run at the same time",
-                code="unsupported_parameter",
-            )
-        return prompts[0] if prompts else [each for each in self.prompt if isinstance(each, int)]
+            return [self.prompt]
+        several: list[str | list[int]] = [each for each in self.prompt if not isinstance(each, int)]
+        return several or [[each for each in self.prompt if isinstance(each, int)]]
+
+    def checked(self) -> list[str]:
+        if len(self.prompts) > MAX_PROMPTS:
+            detail = f"{len(self.prompts)} prompts in one request, and no more than {MAX_PROMPTS} may be"
+            raise ApiError(400, detail, param="prompt", remedy="Send several requests", code="invalid_value")
+        return super().checked()
 
 
 # ---- /tokenize, /detokenize -----------------------------------------------------------------------------------------
 
 
-class TokenizeBody(OpenAIBody):
+class TokenizeBody(ChatFields):
     """A text, or a chat."""
 
     prompt: Text | None = None
     messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
     add_special_tokens: bool | None = None  # a chat's template writes them itself
-    add_generation_prompt: bool = True
     return_token_strs: bool = False
 
 

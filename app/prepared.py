@@ -11,10 +11,18 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.answer_plan import AnswerPlan, answer_plan, messages_for_template, tools_for_template
+from app.answer_plan import (
+    AnswerPlan,
+    answer_plan,
+    check_choice,
+    messages_for_template,
+    tools_for_template,
+    unread_variables,
+)
+from app.engine_client import EngineGone
 from app.engines import Engine
-from app.generation import Generation, RequestOptions, room_for_output
-from app.openai_schemas import ChatCompletionBody, CompletionBody, CompletionFields
+from app.generation import Generation, RequestOptions, engine_failed, engine_refusal, room_for_output
+from app.openai_schemas import ChatCompletionBody, ChatFields, ChatMessage, CompletionBody, CompletionFields
 from app.sampling import GrammarWish, body_sampling, grammar_wish
 from app.services import Services
 
@@ -23,10 +31,11 @@ COMPLETION_MAX_TOKENS = 16  # OpenAI's default for raw completion
 
 @dataclass(frozen=True, slots=True)
 class PreparedChat:
-    """A chat's generation, not started, and how its answer is read."""
+    """A chat's generation, not started, and how its answer is read. ignored: fields that its template does not read."""
 
     generation: Generation
     plan: AnswerPlan
+    ignored: list[str]
 
 
 async def prepare_chat(parts: Services, body: ChatCompletionBody, *, clip: bool = False) -> PreparedChat:
@@ -35,18 +44,29 @@ async def prepare_chat(parts: Services, body: ChatCompletionBody, *, clip: bool 
     clip: a max_tokens beyond the context's room is lowered to it, not refused (for dialects that require the field).
     """
     engine = parts.engines.serving(body.model)
-    messages = messages_for_template(body.messages, engine)
-    tools = tools_for_template(body, engine)
-    prompt = await engine.chat_prompt(messages, tools=tools, add_generation_prompt=body.add_generation_prompt)
+    check_choice(body)
+    prompt = await chat_prompt(engine, body.messages, body)
     limit = room_for_output(engine, len(prompt), body.max_tokens, clip=clip)
     plan = answer_plan(body, engine, prompt)
-    return PreparedChat(_generation(parts, engine, prompt, body, limit, plan.wish, "chat", plan.shown_specials), plan)
+    generation = _generation(parts, engine, prompt, body, limit, plan.wish, "chat", plan.shown_specials)
+    await _check_grammar(engine, plan.wish)
+    return PreparedChat(generation, plan, unread_variables(body, engine))
 
 
-async def prepare_completion(parts: Services, body: CompletionBody) -> Generation:
-    """The generation of a raw completion. Raises ApiError."""
+async def chat_prompt(engine: Engine, messages: Sequence[ChatMessage], body: ChatFields) -> list[int]:
+    """The token ids of a chat's prompt. Raises ApiError."""
+    return await engine.chat_prompt(
+        messages_for_template(messages, engine, body),
+        tools=tools_for_template(body, engine),
+        add_generation_prompt=body.opens_answer,
+        continue_final_message=body.continue_final_message,
+        variables=body.chat_template_kwargs,
+    )
+
+
+async def prepare_completion(parts: Services, body: CompletionBody, given: str | list[int]) -> Generation:
+    """The generation of a raw completion of one of the body's prompts. Raises ApiError."""
     engine = parts.engines.serving(body.model)
-    given = body.single_prompt
     if isinstance(given, str):
         prompt = await asyncio.to_thread(engine.vocab.encode, given, add_special_tokens=True)
     else:
@@ -54,7 +74,22 @@ async def prepare_completion(parts: Services, body: CompletionBody) -> Generatio
         engine.check_token_ids(prompt, "prompt")
     room = room_for_output(engine, len(prompt), body.max_tokens)
     limit = room if body.max_tokens is not None else min(room, COMPLETION_MAX_TOKENS)
-    return _generation(parts, engine, prompt, body, limit, grammar_wish(body), "completion")
+    wish = grammar_wish(body)
+    generation = _generation(parts, engine, prompt, body, limit, wish, "completion")
+    await _check_grammar(engine, wish)
+    return generation
+
+
+async def _check_grammar(engine: Engine, wish: GrammarWish | None) -> None:
+    """Refuse a grammar that cannot be used before an answer begins: its status could not be changed then."""
+    if wish is None:
+        return
+    try:
+        fault = await engine.supervisor.client.grammar_fault(wish.guided)
+    except EngineGone as error:
+        raise engine_failed(error) from error
+    if fault is not None:
+        raise engine_refusal(fault, wish.field)
 
 
 def _generation(

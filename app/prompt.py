@@ -21,7 +21,7 @@ class PromptEncoder:
     """One model's way from messages to ids."""
 
     def __init__(self, template: ChatTemplate, vocab: Vocab) -> None:
-        self._template = template
+        self.template = template
         self._vocab = vocab
         spellings = {vocab.decode([token_id], skip_special_tokens=False) for token_id in vocab.special_ids} - {""}
         longest_first = sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
@@ -35,14 +35,26 @@ class PromptEncoder:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """The prompt, ready for the answer to begin unless that is not wanted. Raises ChatTemplateError."""
+        """The prompt, ready for the answer to begin unless that is not wanted. Raises ChatTemplateError.
+
+        The rest is as `ChatTemplate.render` has it.
+        """
         try:
             marked = [self._marked_in(each) for each in messages]
             marked_tools = None if tools is None else [self._marked_in(each) for each in tools]
+            marked_variables = self._marked_in(variables or {})
         except RecursionError as error:
             raise ChatTemplateError("the messages or the tools are nested too deeply") from error
-        text = self._template.render(marked, tools=marked_tools, add_generation_prompt=add_generation_prompt)
+        text = self.template.render(
+            marked,
+            tools=marked_tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=marked_variables,
+        )
         ids: list[int] = []
         for number, piece in enumerate(self._marked.split(text)):
             if piece:  # every other one stood between marks

@@ -37,13 +37,14 @@ REPEAT_ERROR_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """What the app knows of a living engine process. `stats` is None until it is ready."""
+    """What the app knows of a living engine process. `stats`, `memory` and `device` are None until it is ready."""
 
     engine_run_id: str
     model_id: str
     pid: int
     stats: EngineStats | None
     memory: EngineMemory | None
+    device: str | None = None
 
 
 class Sampler(Protocol):

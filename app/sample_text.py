@@ -69,7 +69,12 @@ class SampleText:
     @property
     def stopped(self) -> bool:
         """Whether a stop string ended it, which the engine does not know."""
-        return self._matcher.matched is not None
+        return self.matched_stop is not None
+
+    @property
+    def matched_stop(self) -> str | None:
+        """The stop string that ended it."""
+        return self._matcher.matched
 
     def take(self, row: RequestOutput, index: int) -> Piece:
         """What a row adds. Rows that come after the end only bring the summary."""

@@ -43,6 +43,7 @@ def body_sampling(
         **{name: getattr(body, name) for name in SAME_NAMES},
         max_tokens=max_tokens,
         top_k=0 if body.top_k == -1 else body.top_k,
+        allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
         stop_token_ids=None if body.stop_token_ids is None else tuple(body.stop_token_ids),
         logit_bias=None if body.logit_bias is None else _by_token_id(body.logit_bias),
         bad_words=None if body.bad_words is None else token_sequences(body.bad_words, vocab),

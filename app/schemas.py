@@ -122,13 +122,29 @@ class JobStarted(Outgoing):
     job_id: str
 
 
+class MemoryHolder(Outgoing):
+    """A share of the memory in use. `measured` is false where an engine's own word counts."""
+
+    name: str
+    kind: Literal["engine", "app", "other"]
+    bytes: int
+    measured: bool
+
+
 class Estimate(Outgoing):
+    """`total_bytes` = weights + kv + workspace + runtime; `workspace_parts` add up to `workspace_bytes`."""
+
+    device: Literal["cpu", "cuda"]
     weights_bytes: int
     kv_bytes: int
     workspace_bytes: int
+    workspace_parts: dict[str, int]
     runtime_bytes: int
+    reading_bytes: int
     total_bytes: int
     available_bytes: int
+    memory_total_bytes: int
+    held: list[MemoryHolder]
     fits: bool
     short_by_bytes: int
     kv_bytes_per_token: int
@@ -198,7 +214,7 @@ class Request(Outgoing):
     id: str
     engine_run_id: str | None
     model_id: str
-    source: Literal["chat", "completion", "conversation"]
+    source: Literal["chat", "completion", "conversation", "embedding"]
     state: Literal["queued", "running", "finished", "failed", "interrupted"]
     created_at: float
     finished_at: float | None
@@ -305,6 +321,7 @@ class Message(Outgoing):
     parent_id: str | None
     role: Literal["user", "assistant"]
     content: str
+    reasoning_content: str
     state: Literal["complete", "streaming", "interrupted", "failed"]
     finish_reason: str | None
     error: str | None

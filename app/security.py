@@ -75,7 +75,7 @@ class Gatekeeper:
             return ApiError(
                 401,
                 "this server needs its API key",
-                remedy="Send it as 'Authorization: Bearer KEY', or log in at /login",
+                remedy="Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY', or log in at /login",
                 code="invalid_api_key",
             )
         return None
@@ -96,6 +96,8 @@ class Gatekeeper:
         assert self._key is not None
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._key.encode()):
+            return True
+        if hmac.compare_digest(headers.get("x-api-key", "").strip().encode(), self._key.encode()):
             return True
         session = SimpleCookie(headers.get("cookie", "")).get(SESSION_COOKIE)
         return session is not None and hmac.compare_digest(session.value.encode(), session_token(self._key).encode())

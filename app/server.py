@@ -32,7 +32,22 @@ from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
 from app.recorder import Recorder
-from app.routes import conversations, jobs, live, models, openai, requests, samples, system, tokenize, unknown
+from app.response_store import ResponseStore
+from app.routes import (
+    conversations,
+    embeddings,
+    jobs,
+    live,
+    messages,
+    models,
+    openai,
+    requests,
+    responses,
+    samples,
+    system,
+    tokenize,
+    unknown,
+)
 from app.security import Gatekeeper
 from app.services import Services
 from app.settings import ASSETS, Settings
@@ -58,7 +73,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(BodyLimit)
     app.add_middleware(Gatekeeper, settings=settings)  # added last, so it comes first
     install_error_handlers(app)
-    for module in (system, openai, tokenize, models, jobs, samples, requests, conversations, live, unknown):
+    answers = (openai, responses, messages, embeddings, tokenize)
+    for module in (system, *answers, models, jobs, samples, requests, conversations, live, unknown):
         app.include_router(module.router)
     return app
 
@@ -110,6 +126,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         generations=generations,
         metrics=metrics,
         conversations=conversation_service,
+        responses=ResponseStore(),
     )
     background = [asyncio.create_task(recorder.run()), asyncio.create_task(header.run())]
     if settings.model is not None:

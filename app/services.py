@@ -20,6 +20,7 @@ from app.live import LiveHub
 from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
+from app.response_store import ResponseStore
 from app.settings import Settings
 from db.store import Store
 
@@ -41,6 +42,7 @@ class Services:
     generations: Generations
     metrics: Metrics
     conversations: ConversationService
+    responses: ResponseStore
 
 
 def services(connection: HTTPConnection) -> Services:

@@ -6,7 +6,8 @@ Owns the two ways to hold to that, for streamed and for whole answers. Knows not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -26,23 +27,31 @@ def server_stopping() -> ApiError:
 DISCONNECT_POLL_S = 0.1
 
 
+def named_event(content: Mapping[str, Any]) -> str:
+    """A server-sent event that has its type as its name."""
+    return f"event: {content['type']}\ndata: {json.dumps(content, ensure_ascii=False)}\n\n"
+
+
 class EventStream(StreamingResponse):
     """Server-sent events from a generator that is closed, at the latest, when the response ends for any reason.
 
-    `farewell` is the last event where a stopping server cuts the answer.
+    `farewell` is the last event where a stopping server cuts the answer, or makes it once it is known what came before.
     """
 
-    def __init__(self, events: AsyncGenerator[str], headers: Mapping[str, str], farewell: str) -> None:
+    def __init__(
+        self, events: AsyncGenerator[str], headers: Mapping[str, str], farewell: str | Callable[[], str]
+    ) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-cache", **headers})
         self._events = events
-        self._farewell = farewell.encode()
+        self._farewell = farewell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         except asyncio.CancelledError:  # from outside: a client that goes is noticed inside and cancels nothing here
             await self._events.aclose()
-            await send({"type": "http.response.body", "body": self._farewell, "more_body": False})
+            farewell = self._farewell if isinstance(self._farewell, str) else self._farewell()
+            await send({"type": "http.response.body", "body": farewell.encode(), "more_body": False})
         finally:
             await self._events.aclose()
 

@@ -14,12 +14,17 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.vocab import Vocab
+
+CONTINUED = "\ufdd2 "  # behind the message that the answer continues; a template that trims takes the space
+OWN_VARIABLES = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "continue_final_message"}
+)
 
 
 class ChatTemplateError(ValueError):
@@ -72,11 +77,15 @@ class ChatTemplate:
         self.source = source
         self._special = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
         try:
-            self._template = _environment().from_string(source)
+            environment = _environment()
+            self.variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
+            self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise ChatTemplateError(
                 f"the chat template does not parse: line {error.lineno}: {error.message}"
             ) from error
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise ChatTemplateError(f"the chat template does not compile: {error}") from error
 
     def render(
         self,
@@ -84,20 +93,49 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt text for these messages, ready to be encoded with special tokens parsed and none added."""
+        """The prompt text for these messages, ready to be encoded with special tokens parsed and none added.
+
+        continue_final_message: it ends where the last message's content does. variables: more of them, for the
+        template to look at; `variables` of the template tells which it does.
+        """
+        given = [dict(message) for message in messages]
+        if continue_final_message:
+            given[-1]["content"] = f"{given[-1]['content']}{CONTINUED}"
+        text = self._rendered(given, tools, add_generation_prompt, variables or {})
+        return _up_to_the_mark(text) if continue_final_message else text
+
+    def _rendered(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
+        own = {
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+            "tools": None if tools is None else [dict(tool) for tool in tools],
+            "documents": None,
+            **self._special,
+        }
         try:
-            return self._template.render(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=add_generation_prompt,
-                tools=None if tools is None else [dict(tool) for tool in tools],
-                documents=None,
-                **self._special,
-            )
+            return self._template.render({**variables, **own})
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"the chat template refuses these messages: {error.message}") from error
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError, RecursionError, OverflowError) as error:
+        except Exception as error:  # a template is a program, and can raise anything
             raise ChatTemplateError(f"the chat template cannot render these messages: {error}") from error
+
+
+def _up_to_the_mark(text: str) -> str:
+    """The prompt before the end of the last message, trimmed where the template trims messages."""
+    mark = CONTINUED.rstrip()
+    before, found, after = text.rpartition(mark)
+    if not found:
+        raise ChatTemplateError("the chat template does not show the last message's content: it cannot be continued")
+    return before if after.startswith(CONTINUED.removeprefix(mark)) else before.rstrip()
 
 
 class TokenBytes(Protocol):

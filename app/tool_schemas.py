@@ -31,7 +31,7 @@ class FunctionOnOffer(BaseModel):
     def _of_an_object(cls, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
         if parameters is None:
             return None
-        _check_text(parameters)
+        check_writable(parameters)
         if parameters.get("type", "object") != "object":
             raise ValueError('the parameters of a function are of "type": "object"')
         if not isinstance(parameters.get("properties", {}), dict):
@@ -86,7 +86,7 @@ class CalledFunction(BaseModel):
             value = json.loads(arguments or "{}")
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
-        _check_text(value)
+        check_writable(value)
         if not isinstance(value, dict):
             raise ValueError("the arguments of a call are the text of a JSON object")
         return arguments or "{}"
@@ -107,9 +107,9 @@ class CalledTool(BaseModel):
         return {"id": self.id, "type": "function", "function": function}
 
 
-def _check_text(value: Any) -> None:
-    """ValueError for what cannot be written as UTF-8, as half a surrogate pair, or is nested without end."""
+def check_writable(value: Any) -> None:
+    """ValueError for what is no JSON in UTF-8: half a surrogate pair, a number that is none, nesting without end."""
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error

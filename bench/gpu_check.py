@@ -85,7 +85,7 @@ def share(name: str, tokens: list[int], start: int, blocks: range) -> ScheduledR
         first=start == 0,
         token_ids=tuple(tokens),
         num_computed_tokens=start,
-        block_ids=tuple(blocks),
+        block_ids=(tuple(blocks),),
         samples=True,
         sampling=SamplingParams(temperature=0),
         seed=0,

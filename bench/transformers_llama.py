@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from engine.checkpoint import CheckpointInfo
 from engine.config import ModelConfig
 from engine.models.loader import iter_weights
+from engine.vocab import write_tokenizer
 
 
 def build(info: CheckpointInfo, dtype: torch.dtype) -> Any:
@@ -21,6 +23,12 @@ def build(info: CheckpointInfo, dtype: torch.dtype) -> Any:
         raise ValueError(f"weights do not match: left over {keys.unexpected_keys}, missing {keys.missing_keys}")
     model.tie_weights()
     return model.to(dtype).eval()
+
+
+def export(info: CheckpointInfo, folder: Path, dtype: torch.dtype) -> None:
+    """Writes a GGUF file's weights, dequantised to `dtype`, and its tokenizer as a Hugging Face folder."""
+    build(info, dtype).save_pretrained(folder)
+    write_tokenizer(info, folder)
 
 
 def llama_config(config: ModelConfig) -> LlamaConfig:

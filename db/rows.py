@@ -99,7 +99,7 @@ class RequestRow:
 
     id: str
     model_id: str
-    source: str  # "chat" | "completion" | "conversation"
+    source: str  # "chat" | "completion" | "conversation" | "embedding"
     state: str  # "queued" | "running" | "finished" | "failed" | "interrupted"
     created_at: float
     engine_run_id: str | None = None  # a saved engine run, or None
@@ -172,12 +172,14 @@ class MessageRow:
     model_id: str | None = None
     request_id: str | None = None
     stats: dict[str, Any] | None = None
+    reasoning_content: str = ""  # what a model thought before its answer, where it tells
 
 
 class MessageChanges(TypedDict, total=False):
     """What the server may still write to an answer it streams; an absent key stays as it is."""
 
     content: str
+    reasoning_content: str
     state: str
     finish_reason: str | None
     error: str | None

@@ -104,6 +104,7 @@ messages = Table(
     Column("model_id", Text),
     Column("request_id", Text),
     Column("stats", JSON(none_as_null=True)),
+    Column("reasoning_content", Text, nullable=False, server_default=""),
 )
 
 jobs = Table(

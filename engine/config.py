@@ -67,8 +67,9 @@ DTYPES = ("auto", "bfloat16", "float32", "float64")
 class RopeScaling:
     """Rotary frequency scaling for contexts longer than the trained one.
 
-    kind: "linear", "llama3" (Llama 3.1's by-wavelength interpolation), "yarn" (arXiv 2309.00071) or "longrope"
-    (arXiv 2402.13753). Cosines and sines are multiplied by `attention_factor`.
+    kind: "linear", "dynamic" (a base that grows with the context beyond the trained one), "llama3" (Llama 3.1's
+    by-wavelength interpolation), "yarn" (arXiv 2309.00071) or "longrope" (arXiv 2402.13753). Cosines and sines are
+    multiplied by `attention_factor`.
     """
 
     kind: str
@@ -123,6 +124,16 @@ class ModelConfig:
     num_experts: int = 0  # 0: one dense MLP; else this many of width intermediate_size in every layer
     num_experts_per_token: int = 0
     normalise_experts: bool = True  # the weights of a token's experts sum to 1
+    transformers_class: str = ""  # the class of transformers that runs the model; empty: the decoder of `architecture`
+    transformers_reason: str = ""  # why that class does
+
+    @property
+    def longest_context(self) -> int:
+        """The most tokens of one sequence that may be asked for; by default it is `max_position_embeddings`."""
+        scaling = self.rope_scaling
+        if scaling is None or scaling.kind != "dynamic":
+            return self.max_position_embeddings
+        return int(self.max_position_embeddings * scaling.factor)
 
 
 @dataclass(frozen=True, slots=True)

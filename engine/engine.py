@@ -13,15 +13,16 @@ from collections.abc import Sequence
 from engine.config import LoadOptions
 from engine.core.block_pool import BlockPool
 from engine.core.kv_cache_manager import KVCacheManager
+from engine.core.kv_groups import KVGroup
 from engine.core.outputs import RequestOutput
 from engine.core.prefix import PrefixHasher
-from engine.core.request import FinishReason, Request, RequestStatus
-from engine.core.sampling_params import SamplingParams
+from engine.core.request import POOLINGS, FinishReason, Request, RequestStatus
+from engine.core.sampling_params import Guided, SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.core.stats import EngineCounters
 from engine.protocol import EngineStats
 from engine.runner.executor import Executor
-from engine.sample.grammar import GrammarCompiler, GrammarError
+from engine.sample.grammar import GrammarCompiler, GrammarError, Outcome
 
 MAX_SAMPLES = 128  # of one prompt, as OpenAI has it
 
@@ -35,24 +36,27 @@ class Engine:
         options: LoadOptions,
         *,
         num_blocks: int,
+        groups: Sequence[KVGroup],
         max_model_len: int,
         vocab_size: int,
         eos_token_ids: Sequence[int],
         model_identity: str,
         grammars: GrammarCompiler,
     ) -> None:
-        """num_blocks counts the null block. model_identity: what tells this model's cached blocks from another's."""
+        """num_blocks counts the null block. groups: the model's KV groups, which share the pool. model_identity: what
+        tells this model's cached blocks from another's."""
         self.executor = executor
         self.grammars = grammars
         self.pool = BlockPool(num_blocks)
         size = options.block_size
         hasher = PrefixHasher(f"{model_identity}\0{size}", size) if options.enable_prefix_caching else None
         self.scheduler = Scheduler(
-            KVCacheManager(self.pool, size, hasher),
+            KVCacheManager(self.pool, size, hasher, groups),
             options.max_num_seqs,
             options.max_num_batched_tokens,
             options.long_prefill_token_threshold,
         )
+        self._grammar_checks = set[str]()
         self.counters = EngineCounters()
         self.max_model_len = max_model_len
         self.vocab_size = vocab_size
@@ -67,13 +71,15 @@ class Engine:
         priority: int = 0,
         cache_salt: str = "",
         n: int = 1,
+        pooling: str = "",
     ) -> RequestOutput | None:
         """Queues n samples of a request; returns their common error row when it cannot be served.
 
-        The samples share a seed and differ by their index in the noise. All but the first wait until that one has
-        computed the prompt, and find its whole blocks in the cache.
+        With `pooling` it is the prompt's pooled hidden state that is wanted, and nothing of `sampling`. The samples
+        share a seed and differ by their index in the noise. All but the first wait until that one has computed the
+        prompt, and find its whole blocks in the cache.
         """
-        fault = self._fault(request_id, prompt_token_ids, sampling, n)
+        fault = self._fault(request_id, prompt_token_ids, sampling, n, pooling)
         if fault is not None:
             self.counters.observe_finished(n)
             return RequestOutput(request_id, [], finish_reason=FinishReason.ERROR, error=fault)
@@ -85,9 +91,10 @@ class Engine:
             sampling=sampling,
             seed=picked if sampling.seed is None else sampling.seed,
             end_token_ids=ends,
-            max_output_tokens=min(sampling.max_tokens, self.max_model_len - len(prompt_token_ids)),
+            max_output_tokens=0 if pooling else min(sampling.max_tokens, self.max_model_len - len(prompt_token_ids)),
             priority=priority,
             cache_salt=cache_salt,
+            pooling=pooling,
         )
         samples = [first, *(first.sibling(index) for index in range(1, n))]
         if sampling.guided is not None:
@@ -97,6 +104,11 @@ class Engine:
         else:
             self.scheduler.add_samples(samples)
         return None
+
+    def check_grammar(self, request_id: str, guided: Guided) -> None:
+        """Has a later step return one row that says whether the grammar can be used; it counts as no request."""
+        self._grammar_checks.add(request_id)
+        self.grammars.submit(request_id, guided)
 
     def abort_request(
         self, request_id: str, num_output_tokens: int | None = None, index: int | None = None
@@ -118,16 +130,16 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """One turn: plan, run, count, take the tokens in.
 
-        Grammars that are at fault have a turn of their own, so that a step that fails does not lose their rows.
+        Rows about grammars have a turn of their own, so that a step that fails does not lose them.
         """
-        rows = self._take_grammars()
-        if not rows and self.scheduler.has_work():
+        verdicts, rows = self._take_grammars()
+        if not verdicts and not rows and self.scheduler.has_work():
             plan = self.scheduler.schedule()
             result = self.executor.execute(plan)
             self.counters.observe(plan, result)
             rows = self.scheduler.update(plan, result)
         self.counters.observe_finished(sum(row.finish_reason is not None for row in rows))
-        return rows
+        return [*verdicts, *rows]
 
     def fail_all(self, error: str) -> list[RequestOutput]:
         """Ends every request with an error row: a step failed, and nobody's state can be trusted."""
@@ -135,10 +147,18 @@ class Engine:
         self.counters.observe_finished(len(rows))
         return rows
 
-    def _take_grammars(self) -> list[RequestOutput]:
-        """Starts the requests whose grammars are compiled; rows of those whose grammars are at fault."""
+    def _take_grammars(self) -> tuple[list[RequestOutput], list[RequestOutput]]:
+        """Starts the requests whose grammars are compiled.
+
+        Returns the rows that answer `check_grammar`, and those of requests whose grammars are at fault.
+        """
+        verdicts: list[RequestOutput] = []
         rows: list[RequestOutput] = []
         for request_id, compiled in self.grammars.take_compiled():
+            if request_id in self._grammar_checks:
+                self._grammar_checks.remove(request_id)
+                verdicts.append(_verdict(request_id, compiled))
+                continue
             samples = self.scheduler.samples_of(request_id)
             if isinstance(compiled, GrammarError):
                 rows.extend(self.scheduler.fail(request, f"guided: {compiled}") for request in samples)
@@ -146,7 +166,7 @@ class Engine:
             for request in samples:
                 request.grammar = compiled.matcher()
             self.scheduler.start_samples(samples)
-        return rows
+        return verdicts, rows
 
     def stats(self) -> EngineStats:
         """Gauges and counters as of now."""
@@ -171,21 +191,34 @@ class Engine:
             prefix_cache_hits_total=self.scheduler.prefix_hits,
         )
 
-    def _fault(self, request_id: str, prompt_token_ids: list[int], sampling: SamplingParams, n: int) -> str | None:
+    def _fault(
+        self, request_id: str, prompt_token_ids: list[int], sampling: SamplingParams, n: int, pooling: str
+    ) -> str | None:
         """Why a request cannot be served, or None."""
         if self.scheduler.samples_of(request_id):
             return f"request id {request_id!r} is already running; ids are unique"
         if not prompt_token_ids:
             return "the prompt is empty; give at least one token"
-        if len(prompt_token_ids) >= self.max_model_len:
+        if len(prompt_token_ids) > self.max_model_len - (not pooling):
+            answer = "" if pooling else " with at least one for the answer"
             return (
-                f"the prompt has {len(prompt_token_ids)} tokens, this engine holds {self.max_model_len} with "
-                "at least one for the answer; shorten the prompt or load the model with a larger max_model_len"
+                f"the prompt has {len(prompt_token_ids)} tokens, this engine holds {self.max_model_len}{answer}; "
+                "shorten the prompt or load the model with a larger max_model_len"
             )
         outside = next((token for token in prompt_token_ids if not 0 <= token < self.vocab_size), None)
         if outside is not None:
             return f"prompt token id {outside} lies outside the vocabulary of {self.vocab_size} tokens"
         if not 1 <= n <= MAX_SAMPLES:
             return f"n={n}: must lie between 1 and {MAX_SAMPLES}"
+        if pooling not in POOLINGS:
+            return f"pooling={pooling!r}: known are {', '.join(filter(None, POOLINGS))}"
+        if pooling and (n > 1 or sampling.guided is not None or sampling.prompt_logprobs is not None):
+            return f"pooling={pooling!r}: goes with neither n above 1, nor a grammar, nor prompt_logprobs"
         fault = sampling.token_id_fault(self.vocab_size)
         return None if fault is None else str(fault)
+
+
+def _verdict(request_id: str, compiled: Outcome) -> RequestOutput:
+    if isinstance(compiled, GrammarError):
+        return RequestOutput(request_id, [], finish_reason=FinishReason.ERROR, error=f"guided: {compiled}")
+    return RequestOutput(request_id, [], finish_reason=FinishReason.STOP)

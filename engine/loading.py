@@ -62,6 +62,7 @@ def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedE
         runner,
         options,
         num_blocks=plan.kv.num_blocks,
+        groups=plan.kv.groups,
         max_model_len=plan.kv.max_model_len,
         vocab_size=info.config.vocab_size,
         eos_token_ids=info.config.eos_token_ids,

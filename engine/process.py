@@ -28,6 +28,7 @@ from engine.protocol import (
     PROTOCOL_VERSION,
     AbortRequest,
     AddRequest,
+    CheckGrammar,
     Drain,
     EngineFailed,
     EngineMemory,
@@ -100,6 +101,8 @@ class EngineProcess:
                 refused = self._add(message)
                 samples = range(max(1, message.n))
                 return [] if refused is None else [replace(refused, index=index) for index in samples]
+            case CheckGrammar():
+                self.engine.check_grammar(message.request_id, message.guided)
             case AbortRequest():
                 return self.engine.abort_request(message.request_id, message.num_output_tokens, message.index)
             case Drain():
@@ -118,6 +121,7 @@ class EngineProcess:
             priority=message.priority,
             cache_salt=message.cache_salt,
             n=message.n,
+            pooling=message.pooling,
         )
 
     def _step(self) -> list[RequestOutput]:

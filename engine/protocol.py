@@ -31,6 +31,8 @@ class AddRequest(_Message, frozen=True):
     """Start a request. `prompt_token_ids` is not empty. `request_id` is unique within the engine's life.
 
     n: how many samples of the prompt; rows bear their `index`, and each sample gets a row with a finish_reason.
+    pooling: "last" or "mean": no tokens, but the prompt's hidden states after the final norm, of its last token or their
+    mean, scaled to length 1. `sampling` means nothing then.
     """
 
     request_id: str
@@ -39,6 +41,17 @@ class AddRequest(_Message, frozen=True):
     priority: int = 0  # lower is served first
     cache_salt: str = ""  # only requests of one salt share cached blocks
     n: int = 1
+    pooling: str = ""
+
+
+class CheckGrammar(_Message, frozen=True):
+    """Say whether a grammar can be used, in one row of this id: "stop", or "error" and what is wrong with it.
+
+    What was compiled is kept for the request that follows.
+    """
+
+    request_id: str
+    guided: Guided
 
 
 class AbortRequest(_Message, frozen=True):
@@ -144,7 +157,7 @@ class EngineFailed(_Message, frozen=True):
     message: str
 
 
-ToEngine = AddRequest | AbortRequest | Drain | Shutdown
+ToEngine = AddRequest | CheckGrammar | AbortRequest | Drain | Shutdown
 FromEngine = LoadProgress | EngineReady | StepOutputs | EngineStats | EngineFailed
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,7 +1,7 @@
 """Builds a `tokenizers.Tokenizer` from the key-values of a GGUF file.
 
-Owns what `tokenizer.ggml.*` means: byte-level BPE ("gpt2") with its named pre-tokenizer, and SentencePiece BPE
-("llama"). Knows no files.
+Owns what `tokenizer.ggml.*` means: byte-level BPE ("gpt2"), cut by a rule of engine/vocab_pretokenizers.py, and
+SentencePiece BPE ("llama"). Knows no files.
 Invariant: a pre-tokenizer or tokenizer that is not known for certain is refused; a near miss would only spoil answers.
 """
 
@@ -11,10 +11,11 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, processors
 from tokenizers.models import BPE
 
 from engine.checkpoint.info import CheckpointInfo
+from engine.vocab_pretokenizers import PRE_TOKENIZERS
 
 
 class VocabError(ValueError):
@@ -32,34 +33,9 @@ class _TokenType(IntEnum):
 
 _PREFIX = "tokenizer.ggml."
 _SPACE = "▁"  # SentencePiece's visible space
-_GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
-_DIGIT = r"\p{N}"
-# Where text is cut before byte-level BPE: each expression cuts what the one before it left whole.
-_DIGITS_THEN_GPT2 = (_DIGIT, _GPT2_WORDS)
-PRE_TOKENIZERS: dict[str, tuple[str, ...]] = {
-    "smollm": _DIGITS_THEN_GPT2,
-    "starcoder": _DIGITS_THEN_GPT2,
-    "refact": _DIGITS_THEN_GPT2,
-    "command-r": _DIGITS_THEN_GPT2,
-    "codeshell": _DIGITS_THEN_GPT2,
-    "gpt-2": (_GPT2_WORDS,),
-    "llama-bpe": (_LLAMA3_WORDS,),
-    "llama3": (_LLAMA3_WORDS,),
-    "llama-v3": (_LLAMA3_WORDS,),
-    "smaug-bpe": (_LLAMA3_WORDS,),
-    "dbrx": (_LLAMA3_WORDS,),
-    "qwen2": (_QWEN2_WORDS,),
-    "deepseek-r1-qwen": (_QWEN2_WORDS,),
-    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", r"[0-9][0-9][0-9]"),
-}
-_LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")  # texts begin with BOS
-_WHOLE_WORD_NAMES = (*_LLAMA3_NAMES, "smaug-bpe")  # Llama 3's vocabulary: whole words that are tokens are taken as such
-_NFC_NAMES = ("qwen2", "deepseek-r1-qwen")
+_BYTE_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+# Phi 3's tokens swallow the white space behind them, all but these. GGUF has no key for it.
+_PHI3_KEEPS_SPACE = ("<unk>", "<s>", "<|endoftext|>")
 
 
 class _Tables:
@@ -95,6 +71,17 @@ class _Tables:
         if type(token_id) is not int or not 0 <= token_id < len(self.texts):
             raise self.fail(key, f"is {token_id!r}, outside the vocabulary of {len(self.texts)}")
         return self.texts[token_id]
+
+    def unknown(self) -> str | None:
+        """The token for text that no other can spell."""
+        named = self.token("unknown_token_id")
+        kinds = zip(self.texts, self.types, strict=True)
+        return named or next((text for text, kind in kinds if kind == _TokenType.UNKNOWN), None)
+
+    def swallows_space(self, text: str) -> bool:
+        """Whether white space behind this special token goes with it."""
+        is_phi3 = self._info.metadata.get("general.architecture") == "phi3" and self.get("model") == "llama"
+        return is_phi3 and text not in _PHI3_KEEPS_SPACE
 
     def merges(self) -> list[tuple[str, str]]:
         pairs = []
@@ -141,27 +128,23 @@ def _byte_level(tables: _Tables) -> tuple[Tokenizer, bool]:
             f"is {name!r}; known pre-tokenizers are {', '.join(PRE_TOKENIZERS)}",
             "use a file made by a current converter, or a checkpoint with a tokenizer.json",
         )
-    tokenizer = Tokenizer(BPE(tables.ids, tables.merges(), ignore_merges=name in _WHOLE_WORD_NAMES))
-    cuts = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in PRE_TOKENIZERS[name]]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    if name in _NFC_NAMES:
+    rule = PRE_TOKENIZERS[name]
+    tokenizer = Tokenizer(BPE(tables.ids, tables.merges(), ignore_merges=rule.whole_words))
+    tokenizer.pre_tokenizer = rule.build()
+    if rule.composes:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer, name in _LLAMA3_NAMES
+    return tokenizer, rule.begins_with_bos
 
 
 def _sentencepiece(tables: _Tables) -> tuple[Tokenizer, bool]:
-    tokenizer = Tokenizer(
-        BPE(
-            tables.ids,
-            _merges_from_scores(tables),
-            unk_token=tables.token("unknown_token_id"),
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
+    """A character that no token spells becomes its bytes; without tokens for these, the unknown token."""
+    unknown = tables.unknown()
+    missing = _BYTE_TOKENS - tables.ids.keys()
+    if missing and unknown is None:
+        raise tables.fail("tokens", f"lacks {min(missing)}, and there is no unknown token: some text would be lost")
+    merges = _merges_from_scores(tables)
+    tokenizer = Tokenizer(BPE(tables.ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     visible_spaces = normalizers.Replace(" ", _SPACE)
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if tables.flag("add_space_prefix", True):
@@ -191,9 +174,9 @@ def _add_tokens(tokenizer: Tokenizer, tables: _Tables) -> None:
     special, plain = [], []
     for text, kind in zip(tables.texts, tables.types, strict=True):
         if kind in (_TokenType.CONTROL, _TokenType.UNKNOWN):
-            special.append(AddedToken(text, special=True, normalized=False))
+            special.append(AddedToken(text, special=True, normalized=False, rstrip=tables.swallows_space(text)))
         elif kind == _TokenType.USER_DEFINED:
-            plain.append(AddedToken(text, special=False, normalized=False))
+            plain.append(AddedToken(text, special=False, normalized=False, rstrip=tables.swallows_space(text)))
     tokenizer.add_special_tokens(special)
     tokenizer.add_tokens(plain)
 

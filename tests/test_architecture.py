@@ -269,7 +269,12 @@ TENSOR_METHODS = {
     *("cat", "stack", "masked_fill", "masked_fill_", "index_select", "scatter_", "float", "half", "bfloat16"),
 }
 ALLOCATION = {"torch.empty", "torch.zeros", "torch.device"}
-LOAD_TIME = {"engine/models/loader.py", "engine/layers/rotary.py"}  # run once, before the first step
+LOAD_TIME = {  # run once, before the first step
+    "engine/models/hf_check.py",
+    "engine/models/hf_loading.py",
+    "engine/models/loader.py",
+    "engine/layers/rotary.py",
+}
 
 
 def model_code() -> Iterator[Path]:

@@ -25,7 +25,7 @@ from tests.test_architecture import PACKAGES, imports, registries, shown, source
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL_ID = "smollm2-135m-instruct"
-MAKE_TARGETS = ("run", "test", "check", "bench", "gpu-check", "clean", "help")
+MAKE_TARGETS = ("run", "test", "check", "bench", "bench-serving", "soak", "gpu-check", "clean", "help")
 NOT_SETTINGS = {"PIZARRA_TORCH_INDEX", "PIZARRA_CHROMIUM"}  # read by the scripts, not by the server
 
 

@@ -135,14 +135,18 @@ def _joined(deltas: list[Delta]) -> Delta:
 class ToolParser(Parser):
     """A parser of content and calls. names: the tools on offer; a call of another is no call.
 
-    parallel: whether there may be several calls; if not, what looks like a second one is content.
+    parallel: whether there may be several calls; if not, what looks like a second one is content. schemas: those of the
+    tools' parameters, for forms whose arguments do not show their types.
     markers: spellings that a vocabulary may hold as special tokens, and that must then stay in the text.
     """
 
     markers: tuple[str, ...] = ()
 
-    def __init__(self, names: Sequence[str], *, parallel: bool = True) -> None:
+    def __init__(
+        self, names: Sequence[str], *, parallel: bool = True, schemas: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
         self._names = frozenset(names)
+        self._schemas = schemas or {}
         self._parallel = parallel
         self._num_calls = 0
         self._space = ""  # of content, dropped if a call follows
@@ -186,18 +190,18 @@ class ToolParser(Parser):
         self._emit(ToolCallDelta(index, "", id=f"call_{uuid.uuid4().hex}", name=name))
         return index
 
-    def _text_until(self, marker: str) -> Script[bool]:
-        """Content up to a marker, which is taken; False: up to the end."""
+    def _text_until(self, *markers: str) -> Script[str]:
+        """Content up to one of these markers, which is taken; "": up to the end."""
         held = ""
         while (yield from self._reader.peek()) is not None:
             held += yield from self._reader.take()
-            if held == marker:
-                return True
-            while not marker.startswith(held):
+            if held in markers:
+                return held
+            while not any(marker.startswith(held) for marker in markers):
                 self._content(held[0])
                 held = held[1:]
         self._content(held)
-        return False
+        return ""
 
     def _word(self, word: str) -> Script[bool]:
         """Whether a word comes next, which is then taken; what had seemed to be its beginning is content."""

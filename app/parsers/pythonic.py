@@ -135,7 +135,7 @@ def _json_of(literal: str) -> str:
 def _keywords(tool: Tool) -> dict[str, Any]:
     """Keyword arguments under a tool's schema: those required, in order, then any of the others."""
     parameters = tool.parameters
-    _check_keywords(tool)
+    check_members(tool, r"[\w.-]+")
     properties: Mapping[str, Any] = parameters.get("properties", {})
     required = list(dict.fromkeys(parameters.get("required", ())))
     optional = [name for name in properties if name not in required]
@@ -155,12 +155,12 @@ def _keywords(tool: Tool) -> dict[str, Any]:
     return {"type": "or", "elements": [*first, {"type": "const_string", "value": ""}]}
 
 
-def _check_keywords(tool: Tool) -> None:
-    """Refuse what keyword arguments, each under its own schema, cannot promise."""
+def check_members(tool: Tool, name_pattern: str) -> None:
+    """Refuse what arguments, each written apart under its own schema, cannot promise. Raises UncallableTool."""
     properties = tool.parameters.get("properties", {})
     other = next((key for key in tool.parameters if key not in SCHEMA_KEYS), None)
     unlisted = next((name for name in tool.parameters.get("required", ()) if name not in properties), None)
-    unwritable = next((name for name in properties if not re.fullmatch(r"[\w.-]+", name)), None)
+    unwritable = next((name for name in properties if not re.fullmatch(name_pattern, name)), None)
     if other is not None:
         raise UncallableTool(
             f"the tool {tool.name}: {other!r} beside 'properties' is not supported by this model's form"

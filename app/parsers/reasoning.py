@@ -27,6 +27,11 @@ class ReasoningParser(Parser):
         return prompt.rstrip().endswith(cls.begin)
 
     @classmethod
+    def left_open_by(cls, answer: str) -> bool:
+        """Whether the beginning of an answer ends within its thoughts."""
+        return cls.begin in answer and cls.end not in answer[answer.rindex(cls.begin) :]
+
+    @classmethod
     def thought_format(cls, *, opened: bool) -> dict[str, Any]:
         """xgrammar's structural tag for the thoughts, which may be left out where the prompt has not begun them."""
         thoughts = {"type": "any_text", "excludes": [cls.end]}

@@ -27,6 +27,7 @@ TOOL_PARSERS = {
     "mistral": "app.parsers.json_calls:MistralParser",
     "mistral_args": "app.parsers.json_calls:MistralArgsParser",
     "pythonic": "app.parsers.pythonic:PythonicParser",
+    "xml": "app.parsers.xml_calls:XmlCallParser",
 }
 # the first that a template shows is taken
 REASONING_SIGNS = (
@@ -38,6 +39,7 @@ REASONING_SIGNS = (
 TOOL_SIGNS = (
     ("mistral_args", re.compile(r"\[TOOL_CALLS\].*\[ARGS\]", re.DOTALL)),
     ("mistral", re.compile(r"\[TOOL_CALLS\]")),
+    ("xml", re.compile(r"<function=.*<parameter=", re.DOTALL)),
     ("hermes", re.compile(r"<tool_call>(?!\s*(\\n)?<function=)(?!.*<function=)", re.DOTALL)),
     ("pythonic", re.compile(r"<\|python_start\|>|\[\s*func(tion)?_?name1?\s*\(")),
     ("llama", re.compile(r"<\|python_tag\|>|\{\"name\": function name, \"parameters\"")),

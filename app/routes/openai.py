@@ -8,8 +8,9 @@ request in the engine when the client goes.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
@@ -23,6 +24,7 @@ from app.openai_schemas import ChatCompletionBody, CompletionBody, CompletionFie
 from app.prepared import prepare_chat, prepare_completion
 from app.sample_text import TokenLogprob
 from app.services import Services, services
+from app.several import pieces_of_all
 from app.streaming import EventStream, server_stopping, unless_disconnected
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
@@ -42,79 +44,113 @@ async def get_model(model_id: str, parts: Services = Depends(services)) -> dict[
 async def chat_completions(body: ChatCompletionBody, request: Request, parts: Services = Depends(services)) -> Response:
     ignored = body.checked()
     chat = await prepare_chat(parts, body)
-    return await _answer(ChatShape(chat.generation, body, chat.plan), chat.generation, body, request, ignored)
+    shape = ChatShape(chat.generation, body, chat.plan)
+    return await _answer([Answer(shape, chat.generation)], body, request, ignored + chat.ignored)
 
 
 @router.post("/completions", response_model=None)
 async def completions(body: CompletionBody, request: Request, parts: Services = Depends(services)) -> Response:
     ignored = body.checked()
-    generation = await prepare_completion(parts, body)
-    given = body.single_prompt
-    shape = TextShape(generation, body, given if isinstance(given, str) else None)
-    return await _answer(shape, generation, body, request, ignored)
+    given = body.prompts
+    generations = [await prepare_completion(parts, body, each) for each in given]
+    answers = [
+        Answer(TextShape(generation, body, prompt if isinstance(prompt, str) else None), generation, number)
+        for number, (prompt, generation) in enumerate(zip(given, generations, strict=True))
+    ]
+    return await _answer(answers, body, request, ignored)
 
 
-async def _answer(
-    shape: Shape, generation: Generation, body: CompletionFields, request: Request, ignored: list[str]
-) -> Response:
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One prompt's generation and how its choices look. number: which of the request's prompts it is."""
+
+    shape: Shape
+    generation: Generation
+    number: int = 0
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.generation.samples)
+
+    def numbered(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """A choice with its place among all of the request's: a prompt's samples stand together, in OpenAI's order."""
+        return {**choice, "index": self.number * self.num_choices + choice["index"]}
+
+
+async def _answer(answers: Sequence[Answer], body: CompletionFields, request: Request, ignored: list[str]) -> Response:
     response: Response
     if body.stream:
-        events = _events(shape, generation, body.include_usage)
+        events = _events(answers, body.include_usage)
         response = EventStream(events, {}, _event(openai_body(server_stopping())))
     else:
-        choices = await unless_disconnected(request, _choices(shape, generation))
+        choices = await unless_disconnected(request, _choices(answers))
         if choices is None:
             return Response(status_code=499)  # nobody is there to read it
-        head = envelope(shape, generation, shape.whole)
-        tail = {"usage": usage(generation), "seed": generation.row.seed}
+        head = envelope(answers[0].shape, answers[0].generation, answers[0].shape.whole)
+        tail = {"usage": usage(*(each.generation for each in answers)), **_seed(answers)}
         response = JSONResponse({**head, "choices": choices, **tail})
     note_ignored(response, ignored)
     return response
 
 
-async def _choices(shape: Shape, generation: Generation) -> list[dict[str, Any]]:
-    texts = ["" for _ in generation.samples]
-    tokens: list[list[TokenLogprob]] = [[] for _ in generation.samples]
-    async with aclosing(generation.pieces()) as pieces:
-        async for piece in pieces:
-            texts[piece.index] += piece.text
-            tokens[piece.index] += piece.logprobs
-    return [shape.choice(index, texts[index], tokens[index]) for index in range(len(texts))]
+async def _choices(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    texts = [["" for _ in range(each.num_choices)] for each in answers]
+    tokens: list[list[list[TokenLogprob]]] = [[[] for _ in range(each.num_choices)] for each in answers]
+    async with aclosing(pieces_of_all([each.generation for each in answers])) as pieces:
+        async for number, piece in pieces:
+            texts[number][piece.index] += piece.text
+            tokens[number][piece.index] += piece.logprobs
+    return [
+        each.numbered(each.shape.choice(index, texts[each.number][index], tokens[each.number][index]))
+        for each in answers
+        for index in range(each.num_choices)
+    ]
 
 
-async def _events(shape: Shape, generation: Generation, include_usage: bool) -> AsyncGenerator[str]:
-    head = envelope(shape, generation, shape.chunk)
+async def _events(answers: Sequence[Answer], include_usage: bool) -> AsyncGenerator[str]:
+    head = envelope(answers[0].shape, answers[0].generation, answers[0].shape.chunk)
     tail = {"usage": None} if include_usage else {}
-    unopened = set(range(len(generation.samples)))
+    everyone = [(each.number, index) for each in answers for index in range(each.num_choices)]
+    unopened = set(everyone)
 
-    def opened(indexes: Iterable[int]) -> list[str]:
+    def event(number: int, choice: dict[str, Any]) -> str:
+        return _event({**head, "choices": [answers[number].numbered(choice)], **tail})
+
+    def opened(choices: Iterable[tuple[int, int]]) -> list[str]:
         """The events that come before anything else of these choices."""
-        openings = [shape.opening(index) for index in sorted(unopened.intersection(indexes))]
-        unopened.difference_update(indexes)
-        return [_event({**head, "choices": [opening], **tail}) for opening in openings if opening is not None]
+        due = sorted(unopened.intersection(choices))
+        unopened.difference_update(due)
+        openings = [(number, answers[number].shape.opening(index)) for number, index in due]
+        return [event(number, opening) for number, opening in openings if opening is not None]
 
-    everyone = list(unopened)
     try:
-        async with aclosing(generation.pieces()) as pieces:
-            if not shape.waits_for_prompt:
-                for event in opened(everyone):
-                    yield event
-            async for piece in pieces:
-                for event in opened([piece.index]):
-                    yield event
-                delta = shape.delta(piece.index, piece.text, piece.logprobs)
+        async with aclosing(pieces_of_all([each.generation for each in answers])) as pieces:
+            if not answers[0].shape.waits_for_prompt:
+                for text in opened(everyone):
+                    yield text
+            async for number, piece in pieces:
+                for text in opened([(number, piece.index)]):
+                    yield text
+                delta = answers[number].shape.delta(piece.index, piece.text, piece.logprobs)
                 if delta is not None:
-                    yield _event({**head, "choices": [delta], **tail})
+                    yield event(number, delta)
     except ApiError as error:
         yield _event(openai_body(error))
         return
-    for event in opened(everyone):
-        yield event
-    for index in everyone:
-        yield _event({**head, "choices": [shape.closing(index)], "seed": generation.row.seed, **tail})
+    for text in opened(everyone):
+        yield text
+    tail = {**_seed(answers), **tail}
+    for number, index in everyone:
+        yield event(number, answers[number].shape.closing(index))
     if include_usage:
-        yield _event({**head, "choices": [], "usage": usage(generation)})
+        yield _event({**head, "choices": [], "usage": usage(*(each.generation for each in answers))})
     yield "data: [DONE]\n\n"
+
+
+def _seed(answers: Sequence[Answer]) -> dict[str, Any]:
+    """The seed that was drawn with, where the request has one: several prompts without a seed have one each."""
+    seeds = {each.generation.row.seed for each in answers}
+    return {"seed": seeds.pop()} if len(seeds) == 1 else {}
 
 
 def _event(content: dict[str, Any]) -> str:

@@ -110,7 +110,7 @@ def _engine(engine: Engine) -> schemas.Engine:
         message = supervisor.ready
         names = ("device", "device_name", "dtype", "exactness", "exactness_reason", "kernels", "load_s")
         ready = {name: getattr(message, name) for name in (*names, "num_kv_blocks", "block_size", "max_model_len")}
-        ready["effective_settings"] = [dataclasses.asdict(setting) for setting in message.effective_settings]
+        ready["effective_settings"] = [dataclasses.asdict(setting) for setting in engine.effective_settings]
         ready["memory"] = struct_fields(message.memory)
     return schemas.Engine(
         id=supervisor.run_id,

@@ -9,11 +9,12 @@ import asyncio
 
 from fastapi import APIRouter, Depends, Response
 
-from app.answer_plan import messages_for_template
+from app.answer_plan import unread_variables
 from app.answer_shapes import note_ignored
 from app.errors import ApiError
 from app.logprobs import TokenSpelling
 from app.openai_schemas import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
+from app.prepared import chat_prompt
 from app.services import Services, services
 
 router = APIRouter(tags=["OpenAI"])
@@ -21,7 +22,7 @@ router = APIRouter(tags=["OpenAI"])
 
 @router.post("/tokenize")
 async def tokenize(body: TokenizeBody, response: Response, parts: Services = Depends(services)) -> Tokenized:
-    note_ignored(response, body.checked())
+    ignored = body.checked()
     engine = parts.engines.serving(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "either prompt or messages is needed", param="prompt", code="invalid_value")
@@ -29,12 +30,13 @@ async def tokenize(body: TokenizeBody, response: Response, parts: Services = Dep
         if body.add_special_tokens:
             detail = "add_special_tokens is not supported for messages: the chat template writes them itself"
             raise ApiError(400, detail, param="add_special_tokens", remedy="Leave it out", code="invalid_value")
-        messages = messages_for_template(body.messages, engine)
-        ids = await engine.chat_prompt(messages, add_generation_prompt=body.add_generation_prompt)
+        ids = await chat_prompt(engine, body.messages, body)
+        ignored += unread_variables(body, engine)
     else:
         special = body.add_special_tokens is not False
         ids = await asyncio.to_thread(engine.vocab.encode, body.prompt or "", add_special_tokens=special)
     spelling = TokenSpelling(engine.vocab)
+    note_ignored(response, ignored)
     spelled = [spelling.text_of(token_id) for token_id in ids] if body.return_token_strs else None
     return Tokenized(count=len(ids), max_model_len=engine.ready.max_model_len, tokens=ids, token_strs=spelled)
 

@@ -187,9 +187,9 @@ class ChatPage {
           this.#conversation.active_leaf_id = event.message.id;
         return this.#draw();
       case "message.delta":
-        if (this.#tree.extend(event.message_id, event.offset, event.text)) this.thread.textArrived(event.message_id);
-        else this.#reload();
-        return undefined;
+        return this.#onText(event, "content");
+      case "message.reasoning_delta":
+        return this.#onText(event, "reasoning_content");
       case "message.done":
         this.#tree.put(event.message);
         this.#stopping = false;
@@ -199,6 +199,11 @@ class ChatPage {
       default:
         return undefined;
     }
+  }
+
+  #onText(event, field) {
+    if (this.#tree.extend(event.message_id, event.offset, event.text, field)) this.thread.textArrived(event.message_id);
+    else this.#reload();
   }
 
   #onSummary(summary) {

@@ -1,11 +1,13 @@
-// One message of a thread: its text, its statistics and its buttons.
+// One message of a thread: its thoughts, its text, its statistics and its buttons.
 
 import { button, fill, h, icon, iconButton } from "./dom.js";
 import { number, rate, seconds, t, word } from "./i18n.js";
+import { createThoughtsView } from "./chat_thoughts.js";
 import { createMarkdownView } from "./markdown.js";
 
 /** {element, update(message, context), paintText()}; context: {versions, canGenerate, actions, nameModel}. */
 export function createMessageView(message) {
+  const thoughts = message.role === "assistant" ? createThoughtsView() : null;
   const body = h("div", { class: "pz-message-text" });
   const foot = h("div", { class: "pz-message-foot" });
   const element = h(
@@ -15,6 +17,7 @@ export function createMessageView(message) {
       "aria-label": t(`role_${message.role}`),
       dataset: { id: message.id },
     },
+    thoughts?.element,
     body,
     foot,
   );
@@ -24,14 +27,17 @@ export function createMessageView(message) {
     if (view.editing) return;
     if (view.message.role === "user") body.textContent = view.message.content;
     else markdown(view.message.content);
-    element.classList.toggle("pz-thinking", view.message.state === "streaming" && !view.message.content);
+    thoughts?.paint(view.message);
+    const { state, content, reasoning_content } = view.message;
+    body.hidden = !content && Boolean(reasoning_content); // the thoughts speak for it
+    element.classList.toggle("pz-waiting", state === "streaming" && !content && !reasoning_content);
   };
   view.update = (newMessage, context) => {
     const changed = view.message !== newMessage || !element.dataset.state;
     view.message = newMessage;
     element.dataset.state = newMessage.state;
     if (changed) view.paintText();
-    const { content, ...rest } = newMessage;
+    const { content, reasoning_content, ...rest } = newMessage;
     const key = JSON.stringify([rest, context.canGenerate, context.nameModel, context.versions.map((version) => version.id)]);
     if (key === view.footKey) return; // a button that has the focus must keep it
     view.footKey = key;
@@ -63,6 +69,7 @@ function stateLine(message, nameModel) {
   else if (message.state === "interrupted")
     parts.push(h("span", { class: "pz-warn", title: message.error }, t("answer_interrupted")));
   if (nameModel && message.model_id) parts.push(message.model_id);
+  if (message.reasoning_content && !message.content) parts.push(h("span", { class: "pz-warn" }, t("only_thoughts")));
   if (typeof stats?.num_output_tokens === "number") {
     parts.push(t("tokens_in_out", { input: number(stats.num_prompt_tokens), output: number(stats.num_output_tokens) }));
     if (typeof stats.tokens_per_s === "number") parts.push(t("n_tokens_per_s", { rate: rate(stats.tokens_per_s) }));

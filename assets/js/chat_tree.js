@@ -1,6 +1,6 @@
 // The tree of a conversation's messages: branches, versions, and the arrival of text. Pure data, no DOM.
 
-const points = new WeakMap(); // message -> length of its content in characters (code points, as the server counts)
+const points = new WeakMap(); // message -> {field: its length in characters (code points, as the server counts)}
 
 const lengthOf = (text) => {
   let count = 0;
@@ -45,15 +45,17 @@ export class MessageTree {
     return leaf;
   }
 
-  /** Text that arrived for `id` at `offset`. False: text before it is missing, so the conversation must be fetched anew. */
-  extend(id, offset, text) {
+  /** Text that arrived for a field of `id` at `offset`. False: text before it is missing, so the conversation must be fetched anew. */
+  extend(id, offset, text, field = "content") {
     const message = this.byId.get(id);
     if (!message) return false;
-    const have = points.get(message) ?? lengthOf(message.content);
+    if (!points.has(message)) points.set(message, {});
+    const lengths = points.get(message);
+    const have = lengths[field] ?? lengthOf(message[field]);
     if (offset > have) return false;
     const fresh = offset === have ? text : [...text].slice(have - offset).join("");
-    message.content += fresh;
-    points.set(message, have + lengthOf(fresh));
+    message[field] += fresh;
+    lengths[field] = have + lengthOf(fresh);
     return true;
   }
 }

@@ -10,6 +10,8 @@ const ENDED = new Set(["succeeded", "failed", "cancelled", "interrupted"]);
 const AWAITED = "pizarra.load_when_pulled";
 const jobs = new Map();
 const listeners = new Set();
+const unsaid = []; // failures that wait until it is known whether a dialog shows them
+let numWatched = 0;
 
 export const isRunning = (job) => !ENDED.has(job.state);
 
@@ -45,11 +47,41 @@ function take(job) {
 function announce(job) {
   if (job.state === "failed") {
     if (job.kind === "pull") sessionStorage.removeItem(AWAITED);
-    toast(t("job_failed", { job: jobTitle(job), error: job.error }), "error");
+    if (numWatched) unsaid.push(job);
+    else sayFailed(job);
   } else if (job.state === "succeeded") {
     if (job.kind === "pull") loadIfAwaited(job.subject);
     toast(`${jobTitle(job)}: ${receipt(job)}`, "ok");
   }
+}
+
+const sayFailed = (job) => toast(t("job_failed", { job: jobTitle(job), error: job.error }), "error");
+
+/** Start a job and wait until it has ended or `enough(job)`; `onchange(job)` hears of all before. A failure is `shows(job)`'s to tell: false leaves it to a notice. */
+export async function startAndWatch(start, { enough, onchange, shows }) {
+  numWatched += 1;
+  let own = null;
+  try {
+    own = await until((await start()).job_id, enough, onchange);
+    return own;
+  } finally {
+    numWatched -= 1;
+    for (const job of unsaid.splice(0)) if (job.id !== own?.id || !shows(job)) sayFailed(job);
+  }
+}
+
+function until(id, enough, onchange) {
+  return new Promise((resolve) => {
+    const look = () => {
+      const job = jobs.get(id);
+      if (!job) return;
+      if (isRunning(job) && !enough(job)) return onchange(job);
+      listeners.delete(look);
+      resolve(job);
+    };
+    watchJobs(look);
+    look();
+  });
 }
 
 export const jobTitle = (job) => `${word("job", job.kind)} ${job.subject}`;

@@ -3,7 +3,7 @@
 import { api } from "./api.js";
 import { openDialog } from "./dialog.js";
 import { button, fill, h, icon } from "./dom.js";
-import { bytes, number, t } from "./i18n.js";
+import { bytes, number, t, word } from "./i18n.js";
 import { startLoad } from "./jobs.js";
 import { createMemoryBar, partsLegend } from "./memory_bar.js";
 
@@ -78,6 +78,13 @@ function numberField(min, max) {
 
 const problem = (text) => h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, text));
 
+/** Who has the memory that is not free; a refusal's own message says it too. */
+const heldBy = (holders) =>
+  holders
+    .filter((holder) => holder.bytes > 0)
+    .map((holder) => `${holder.kind === "engine" ? holder.name : word("part", holder.kind)} ${bytes(holder.bytes)}`)
+    .join(", ");
+
 function showEstimate(bar, verdict, found) {
   const parts = ["weights", "kv", "workspace", "runtime"].map((name) => ({ name, bytes: found[`${name}_bytes`] }));
   bar.update(parts, Math.max(found.available_bytes, found.total_bytes));
@@ -92,6 +99,7 @@ function showEstimate(bar, verdict, found) {
     found.fits
       ? h("p", { class: "pz-fit", "data-fits": "yes" }, icon("check"), h("span", {}, t("estimate_fits", numbers)))
       : problem(found.message || t("estimate_short", numbers)),
+    found.fits ? h("p", { class: "pz-hint pz-figure" }, t("estimate_held", { held: heldBy(found.held) })) : null,
     h(
       "p",
       { class: "pz-hint pz-figure" },

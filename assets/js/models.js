@@ -17,11 +17,24 @@ class Models {
   #engines = [];
   #fetching = false;
   #again = false;
+  #wanted = []; // words of the filter
 
   constructor(element) {
     this.here = h("div", { class: "pz-model-grid" });
     this.catalogue = h("div", { class: "pz-model-grid" });
     this.jobs = h("ul", { class: "pz-jobs" });
+    this.filter = h("input", {
+      class: "pz-field pz-model-filter",
+      type: "search",
+      placeholder: t("filter_models"),
+      "aria-label": t("filter_models"),
+      spellcheck: "false",
+      autocomplete: "off",
+    });
+    this.filter.addEventListener("input", () => {
+      this.#wanted = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+      this.#draw();
+    });
     fill(
       element,
       h(
@@ -33,6 +46,7 @@ class Models {
           h("h1", {}, t("nav_models")),
           h("p", { class: "pz-sentence" }, t("models_intro")),
         ),
+        this.filter,
         button(t("add_model"), () => openAddDialog(), { iconName: "plus" }),
       ),
       h("h2", { class: "pz-section" }, t("on_this_machine")),
@@ -86,10 +100,10 @@ class Models {
     });
     const isHere = (row) =>
       row.on_disk || ["downloading", "loading", "loaded", "unloading", "failed", "broken"].includes(row.state);
-    const here = this.#rows.filter(isHere);
-    const others = this.#rows.filter((row) => !isHere(row));
-    sync(this.here, here, context, t("nothing_on_disk"));
-    sync(this.catalogue, others, context, t("catalogue_empty"));
+    const rows = this.#rows.filter((row) => fits(row, this.#wanted));
+    const none = this.#wanted.length ? t("no_model_fits") : null;
+    sync(this.here, rows.filter(isHere), context, none ?? t("nothing_on_disk"));
+    sync(this.catalogue, rows.filter((row) => !isHere(row)), context, none ?? t("catalogue_empty"));
     const jobs = allJobs()
       .filter((job) => isRunning(job) || Date.now() / 1000 - job.created_at < 86400)
       .slice(0, SHOWN_JOBS);
@@ -107,6 +121,12 @@ class Models {
         : h("li", { class: "pz-empty" }, t("no_jobs_yet")),
     );
   }
+}
+
+/** Whether a row tells of all these words. */
+function fits(row, words) {
+  const said = [row.id, row.name, row.architecture, row.quantization, row.format, row.license].join(" ").toLowerCase();
+  return words.every((word) => said.includes(word));
 }
 
 /** Bring the cards up to date; a card whose data did not change keeps its node, with whatever is open in it. */

@@ -4,6 +4,8 @@ import { api } from "./api.js";
 import { openDialog } from "./dialog.js";
 import { button, fill, h, icon } from "./dom.js";
 import { bytes, t } from "./i18n.js";
+import { stageText, startAndWatch } from "./jobs.js";
+import { toast } from "./toast.js";
 
 export function openPullDialog(row) {
   if (!row.gated) {
@@ -76,36 +78,41 @@ const tokenField = () =>
   h("input", { class: "pz-field", type: "password", autocomplete: "off", placeholder: t("token_placeholder") });
 
 function openForm({ title, fields, request, valid }) {
-  const error = h("div", { "aria-live": "polite" });
-  const start = button(
-    t("pull"),
-    () =>
-      pull(request(), {
-        button: start,
-        onstart: () => dialog.close(),
-        onerror: (message) => fill(error, h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, message))),
-      }),
-    {
-      kind: "primary",
-      iconName: "download",
-      disabled: true,
-    },
-  );
-  const form = h("div", { class: "pz-stack" }, fields, error);
+  const outcome = h("div", { "aria-live": "polite" });
+  const start = button(t("pull"), () => tryPull(), { kind: "primary", iconName: "download", disabled: true });
+  const form = h("div", { class: "pz-stack" }, fields, outcome);
   form.addEventListener("input", () => {
     start.disabled = !valid();
   });
   const dialog = openDialog({ title, body: form, actions: [button(t("cancel"), () => dialog.close()), start] });
+  const waiting = (text) => fill(outcome, h("p", { class: "pz-hint pz-row" }, h("span", { class: "pz-spinner" }), text));
+
+  /** The dialog stays until it is known that the source is right: then the rest goes on by itself. */
+  async function tryPull() {
+    start.disabled = true;
+    waiting(t("looking_up"));
+    const job = await pull(request(), {
+      onchange: (running) => waiting(stageText(running)),
+      shows: () => dialog.node.isConnected,
+      onerror: (message) => {
+        if (!dialog.node.isConnected) return toast(message, "error");
+        fill(outcome, h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, message)));
+        return outcome.scrollIntoView({ block: "nearest" });
+      },
+    });
+    if (job && job.state !== "failed") dialog.close();
+    else start.disabled = !valid();
+  }
 }
 
-async function pull(request, { button: pressed = null, onstart = () => {}, onerror }) {
-  if (pressed) pressed.disabled = true;
+async function pull(request, { onchange = () => {}, shows = () => true, onerror }) {
   try {
-    await api.pull(request);
-    onstart();
+    const enough = (job) => job.stage === "download";
+    const job = await startAndWatch(() => api.pull(request), { enough, onchange, shows });
+    if (job.state === "failed" && shows()) onerror(job.error);
+    return job;
   } catch (error) {
     onerror(error.message || t("server_unreachable"));
-  } finally {
-    if (pressed) pressed.disabled = false;
+    return undefined;
   }
 }

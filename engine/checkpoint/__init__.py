@@ -2,11 +2,13 @@
 
 Owns the choice of reader and the check that the tensors are those the architecture needs. Reads headers, no weights.
 Invariant: what `read_checkpoint` returns can be loaded: every tensor is there, inside its file, in a known format and
-of the expected shape.
+of the expected shape. Of a model that transformers runs only the formats are checked here; names and shapes are
+transformers' to know, and engine.models.hf_loading holds the checkpoint against them.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,6 +37,7 @@ __all__ = ["CheckpointError", "CheckpointInfo", "TensorInfo", "UnsupportedCheckp
 
 OUTPUT_HEAD = "lm_head.weight"
 _LAYERS = "model.layers."
+_IN_LAYER = re.compile(r"\.\d+\.")  # layers are numbered whatever a family calls them
 _LAYER_NORMS = {
     "pre": ("input_layernorm", "post_attention_layernorm"),
     "post": ("post_attention_layernorm", "post_feedforward_layernorm"),
@@ -45,7 +48,9 @@ _LAYER_NORMS = {
         "post_feedforward_layernorm",
     ),
 }
-_DERIVED = ".rotary_emb.inv_freq"  # stored by old checkpoints, computed from the configuration here
+_DERIVED = re.compile(  # stored by old checkpoints, computed from the configuration: rotary frequencies, causal masks
+    r"\.rotary_emb\.inv_freq$|(^|\.)(attn|attention)\.(bias|masked_bias)$"
+)
 
 
 def read_checkpoint(path: Path) -> CheckpointInfo:
@@ -59,7 +64,11 @@ def read_checkpoint(path: Path) -> CheckpointInfo:
     else:
         info = _read_gguf(find_gguf(path))
     _check_config(info)
-    _check_tensors(info)
+    if info.config.transformers_class:
+        for tensor in info.tensors.values():
+            _check_format(tensor)
+    else:
+        _check_tensors(info)
     return info
 
 
@@ -102,7 +111,7 @@ def _read_safetensors(folder: Path, weights: Path | None) -> CheckpointInfo:
     config = read_config(config_path, metadata)
     tensors = {}
     for name, tensor in read_tensors(folder, weights).items():
-        if not name.endswith(_DERIVED):
+        if not _DERIVED.search(name):
             renamed = plain_name(name) if config.num_experts else name
             tensors[renamed] = replace(tensor, name=renamed)
     return _describe(weights or folder, "safetensors", config, tensors, read_chat_template(folder), metadata)
@@ -131,10 +140,10 @@ def _describe(
 
 
 def _dominant_format(tensors: list[TensorInfo]) -> str:
-    """The storage format of most elements of the decoder layers' matrices."""
+    """The storage format of most elements of the layers' matrices."""
     elements: Counter[str] = Counter()
     for tensor in tensors:
-        if len(tensor.shape) == 2 and tensor.name.startswith(_LAYERS):
+        if len(tensor.shape) >= 2 and _IN_LAYER.search(tensor.name):
             elements[tensor.dtype] += tensor.num_elements
     return elements.most_common(1)[0][0] if elements else "none"
 
@@ -242,6 +251,10 @@ def _check_tensor(info: CheckpointInfo, tensor: TensorInfo, shape: tuple[int, ..
             f"{tensor.file}: tensor {tensor.name} has the shape {tensor.shape}, expected {shape} from the "
             f"configuration of {info.path}; weights and configuration do not belong together"
         )
+    _check_format(tensor)
+
+
+def _check_format(tensor: TensorInfo) -> None:
     if tensor.dtype not in STORAGE_FORMATS:
         raise UnsupportedCheckpointError(
             f"{tensor.file}: tensor {tensor.name} is stored as {tensor.dtype}, which is not supported yet (supported: "

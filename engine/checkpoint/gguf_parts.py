@@ -8,12 +8,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.checkpoint.gguf import GgufHeader, read_gguf_header
 from engine.checkpoint.info import CheckpointError, TensorInfo
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+@dataclass(frozen=True, slots=True)
+class PartName:
+    """What the name of a part says. `stem` is the whole file's name without its ending; `number` counts from 1."""
+
+    stem: str
+    number: int
+    count: int
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all parts, in order."""
+        return tuple(f"{self.stem}-{number:05}-of-{self.count:05}.gguf" for number in range(1, self.count + 1))
+
+
+def part_name(name: str) -> PartName | None:
+    """What `name`, with or without folders before it, says of a part; None where it is no part's."""
+    match = _PART.fullmatch(name)
+    return PartName(match["stem"], int(match["number"]), int(match["count"])) if match else None
+
+
+def part_paths(path: Path) -> list[Path]:
+    """All files that belong to a GGUF file, itself where it is not split. They need not be there."""
+    part = part_name(path.name)
+    return [path.with_name(name) for name in part.names()] if part else [path]
 
 
 def first_part(paths: Sequence[Path]) -> Path | None:
@@ -29,19 +55,19 @@ def read_gguf_parts(path: Path) -> GgufHeader:
     count = header.metadata.get("split.count", 1)
     if not isinstance(count, int) or count <= 1:
         return header
-    match = _PART.fullmatch(path.name)
-    if match is None or int(match["count"]) != count:
+    part = part_name(path.name)
+    if part is None or part.count != count:
         raise CheckpointError(
             f"{path}: one of {count} parts of a split GGUF, whose name should end in -00001-of-{count:05}.gguf; "
             "give all parts their own names back"
         )
-    names = [path.with_name(f"{match['stem']}-{number:05}-of-{match['count']}.gguf") for number in range(1, count + 1)]
-    missing = [part.name for part in names if not part.is_file()]
+    paths = part_paths(path)
+    missing = [each.name for each in paths if not each.is_file()]
     if missing:
         raise CheckpointError(
             f"{path}: its other parts are missing: {', '.join(missing)}; put all {count} in one folder"
         )
-    return _join([read_gguf_header(part) for part in names])
+    return _join([read_gguf_header(each) for each in paths])
 
 
 def _join(parts: list[GgufHeader]) -> GgufHeader:

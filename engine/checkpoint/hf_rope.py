@@ -53,8 +53,10 @@ def _scaling(fields: Fields, scaling: Fields, family: Family, head_dim: int) -> 
     kind = _kind(scaling)
     if family.key == "phi3" and kind in ("su", "yarn"):  # what early Phi-3 files call longrope
         kind = "longrope"
-    if kind in ("default", "dynamic"):
-        return None  # "dynamic" stretches only beyond max_position_embeddings, where no sequence gets here
+    if kind == "default":
+        return None
+    if kind == "dynamic":
+        return _dynamic(fields, scaling)
     if kind == "linear":
         return RopeScaling("linear", scaling.number("factor"))
     if kind == "llama3":
@@ -66,6 +68,15 @@ def _scaling(fields: Fields, scaling: Fields, family: Family, head_dim: int) -> 
     raise UnsupportedCheckpointError(
         f"{fields.path}: rope scaling {kind!r} is not supported; "
         "supported are default, linear, dynamic, llama3, yarn and longrope"
+    )
+
+
+def _dynamic(fields: Fields, scaling: Fields) -> RopeScaling:
+    factor = scaling.number("factor")
+    if factor < 1:
+        raise scaling.fail("factor", "a number of at least 1: how many times the context may grow")
+    return RopeScaling(
+        "dynamic", factor, original_max_position_embeddings=fields.count("max_position_embeddings", 2048)
     )
 
 

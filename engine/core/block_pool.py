@@ -92,6 +92,11 @@ class BlockPool:
             self._free.append(block)
 
     @property
+    def null_block(self) -> KVCacheBlock:
+        """Stands in block tables for what is not there. Nobody owns it."""
+        return self.blocks[NULL_BLOCK_ID]
+
+    @property
     def num_total(self) -> int:
         return len(self.blocks) - 1
 

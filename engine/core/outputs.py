@@ -63,7 +63,8 @@ class RequestOutput:
     finish_reason: None while running; "stop" (an end or stop token, which is the last of `token_ids`), "length",
     "abort", "error" (`error` says what). logprobs: one entry for each of `token_ids`, where asked for. prompt_logprobs:
     with the first token of sample 0, one entry for each prompt token but the first, where asked for. index: which of
-    the request's samples this is; each of them ends by itself.
+    the request's samples this is; each of them ends by itself. pooled: the embedding of a request that wants its hidden
+    states pooled, with its "stop": a vector of length 1 and the model's hidden size.
     """
 
     request_id: str
@@ -74,3 +75,4 @@ class RequestOutput:
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
     index: int = 0
+    pooled: list[float] | None = None

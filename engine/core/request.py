@@ -15,6 +15,8 @@ from engine.core.grammar import GrammarMatcher
 from engine.core.outputs import Logprobs, RequestSummary, RequestTiming
 from engine.core.sampling_params import SamplingParams
 
+POOLINGS = ("", "last", "mean")  # of a prompt's hidden states: none; the last token's; the mean
+
 
 class RequestStatus(enum.Enum):
     """Where a request stands.
@@ -50,7 +52,8 @@ class Request:
     max_output_tokens: clipped by the engine so that the sequence fits `max_model_len`. priority: lower is served first.
     cache_salt: only requests of one salt share cached blocks. block_hashes: of its full blocks, as far as needed.
     prompt_logprobs: those of the prompt that are known, from its second token on. client_id: the id that its rows bear,
-    where it is one of several samples; sample_index: which. grammar: what its answer must obey.
+    where it is one of several samples; sample_index: which. grammar: what its answer must obey. pooling: one of
+    POOLINGS; other than "" it wants its prompt's hidden states pooled, and no tokens.
     """
 
     request_id: str
@@ -71,6 +74,7 @@ class Request:
     client_id: str = ""
     sample_index: int = 0
     grammar: GrammarMatcher | None = None
+    pooling: str = ""
     num_prompt_tokens: int = field(init=False)
     arrival_s: float = field(default_factory=time.monotonic)
     scheduled_s: float | None = None
@@ -122,6 +126,11 @@ class Request:
         known = len(self.prompt_logprobs.logprobs)
         return self.sampling.prompt_logprobs is not None and known < self.num_prompt_tokens - 1
 
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether every token of the prompt must be computed: what it wants of them, a cached block does not hold."""
+        return self.lacks_prompt_logprobs or self.pooling == "mean"
+
     def mark_scheduled(self) -> None:
         """Stamps the end of its time in the queue."""
         self.scheduled_s = time.monotonic()
@@ -148,7 +157,7 @@ class Request:
             num_output_tokens=self.num_output_tokens if num_output_tokens is None else num_output_tokens,
             num_cached_tokens=self.num_cached_tokens,
             num_preemptions=self.num_preemptions,
-            seed=self.seed,
+            seed=None if self.pooling else self.seed,
             timing=RequestTiming(
                 queue_s=queue_s,
                 prefill_s=_interval(self.scheduled_s, self.first_token_s),

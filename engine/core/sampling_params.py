@@ -46,12 +46,13 @@ class SamplingParams:
 
     temperature: 0 is greedy. top_k: 0 is off. top_p, typical_p, min_p: shares of probability. seed: unsigned 64-bit,
     None lets the engine pick one (it is returned). stop_token_ids end the answer and are not part of it; ignore_eos
-    keeps going past the model's own end tokens, min_tokens keeps either from coming too soon. logit_bias is added by
-    token id; bad_words are token id sequences that must not appear. repetition_penalty divides, counting prompt and
-    output; presence_penalty and frequency_penalty subtract, counting the output. dry_*: see `engine.sample.penalties`,
-    xtc_*: see `engine.sample.filters`. logprobs: how many alternatives to report with each output token, 0 for the
-    token alone, None for nothing; prompt_logprobs the same for the prompt, always the model's own; logprobs_mode of the
-    output's: "raw", the model's own, or "processed", those that were drawn from.
+    keeps going past the model's own end tokens, min_tokens keeps either from coming too soon. allowed_token_ids: no
+    other token can come, not even an end token; empty: all can. logit_bias is added by token id; bad_words are token id
+    sequences that must not appear. repetition_penalty divides, counting prompt and output; presence_penalty and
+    frequency_penalty subtract, counting the output. dry_*: see `engine.sample.penalties`, xtc_*: see
+    `engine.sample.filters`. logprobs: how many alternatives to report with each output token, 0 for the token alone,
+    None for nothing; prompt_logprobs the same for the prompt, always the model's own; logprobs_mode of the output's:
+    "raw", the model's own, or "processed", those that were drawn from.
     """
 
     temperature: float = 1.0
@@ -61,6 +62,7 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
@@ -126,6 +128,7 @@ class SamplingParams:
 
     def _named_token_ids(self) -> Iterator[tuple[str, int]]:
         yield from (("stop_token_ids", token_id) for token_id in self.stop_token_ids)
+        yield from (("allowed_token_ids", token_id) for token_id in self.allowed_token_ids)
         yield from (("logit_bias", token_id) for token_id in self.logit_bias)
         yield from (("bad_words", token_id) for word in self.bad_words for token_id in word)
         yield from (("dry_sequence_breakers", token_id) for token_id in self.dry_sequence_breakers)

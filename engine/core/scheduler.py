@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from engine.core.kv_cache_manager import KVCacheManager
+from engine.core.kv_cache_manager import BlockIds, KVCacheManager
 from engine.core.outputs import Logprobs, RequestOutput
 from engine.core.request import FinishReason, Request, RequestStatus
 from engine.core.sampling_params import SamplingParams
@@ -27,20 +27,21 @@ MAX_PREEMPTIONS = 3  # after these a request waits until the whole of it fits
 class ScheduledRequest:
     """One request's share of a step: plain data, no Request object.
 
-    token_ids: the tokens to compute, which stand at positions num_computed_tokens and up. block_ids: the whole block
-    table where `first` is true (a new or resumed request), else the blocks added since the last step.
+    token_ids: the tokens to compute, which stand at positions num_computed_tokens and up. block_ids: of each KV group
+    the whole block table where `first` is true (a new or resumed request), else the blocks added since the last step.
     samples: whether the last row yields a token (a chunk in the middle of a prompt does not). known_token_ids: with
     `first`, the tokens before token_ids, where the draw depends on them. end_token_ids: those that end the answer,
     where min_tokens holds them back. prompt_targets: the prompt tokens that follow token_ids, shifted by one, where
     their log probabilities are wanted. sample_index: which of several samples of one prompt. allowed: the grammar's
-    mask for the token that is sampled, a bit per token id; empty: all are.
+    mask for the token that is sampled, a bit per token id; empty: all are. pooling: how the prompt's hidden states are
+    pooled; such a share never samples.
     """
 
     request_id: str
     first: bool
     token_ids: tuple[int, ...]
     num_computed_tokens: int
-    block_ids: tuple[int, ...]
+    block_ids: BlockIds
     samples: bool
     sampling: SamplingParams
     seed: int
@@ -50,6 +51,12 @@ class ScheduledRequest:
     prompt_targets: tuple[int, ...] = ()
     sample_index: int = 0
     allowed: bytes = b""
+    pooling: str = ""
+
+    @property
+    def completes_pooling(self) -> bool:
+        """Whether the pooled state is known after this share."""
+        return self.pooling != "" and self.num_computed_tokens + len(self.token_ids) == self.num_prompt_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ class StepResult:
     """What the executor brings back: the new tokens of each request that sampled, and the step's own time.
 
     faults: requests that could not be drawn, and why; they have no tokens. logprobs: of token_ids; prompt_logprobs: of
-    the shares' prompt_targets.
+    the shares' prompt_targets. pooled: of the shares that complete a pooling.
     """
 
     token_ids: Mapping[str, tuple[int, ...]]
@@ -77,6 +84,7 @@ class StepResult:
     faults: Mapping[str, str] = field(default_factory=dict)
     logprobs: Mapping[str, Logprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, Logprobs] = field(default_factory=dict)
+    pooled: Mapping[str, list[float]] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -181,11 +189,11 @@ class Scheduler:
             request = self.requests.get(share.request_id)
             if request is None or request.status is not RequestStatus.RUNNING:
                 continue
-            self.kv.publish(request)
+            self.kv.commit(request)
             if share.prompt_targets:
                 known = len(request.prompt_logprobs.logprobs) - share.num_computed_tokens
                 request.prompt_logprobs.extend(result.prompt_logprobs[share.request_id].part(known))
-            if share.samples:
+            if share.samples or share.completes_pooling:
                 rows.append(self._take(request, result))
         return rows
 
@@ -194,6 +202,8 @@ class Scheduler:
         fault = result.faults.get(request.request_id)
         if fault is not None:
             return self.fail(request, fault)
+        if request.pooling:
+            return replace(self._row(request, [], FinishReason.STOP), pooled=result.pooled[request.request_id])
         is_first = request.num_output_tokens == 0
         if is_first and request.sample_index == 0:
             self._release_siblings(request)
@@ -239,12 +249,13 @@ class Scheduler:
 
     def _admit(self, request: Request, budget: int) -> ScheduledRequest | None:
         """The first share of a waiting request, behind what the cache has of it; None when there is no room."""
-        prefix = [] if request.lacks_prompt_logprobs else self.kv.cached_prefix(request)
-        cached = len(prefix) * self.kv.block_size
+        prefix = None if request.needs_whole_prompt else self.kv.cached_prefix(request)
+        cached_blocks = 0 if prefix is None else prefix.num_blocks
+        cached = cached_blocks * self.kv.block_size
         count = min(request.num_tokens - cached, budget, self.most_per_request)
         spare = self.watermark if self.running else 0
         if request.num_preemptions >= MAX_PREEMPTIONS and self.running:
-            spare += self.kv.blocks_for(request.max_num_tokens) - self.kv.blocks_for(cached + count)
+            spare += self.kv.blocks_to_come(request.max_num_tokens, cached, cached + count, self.most_per_request)
         added = self.kv.allocate_slots(request.request_id, cached + count, prefix=prefix, spare=spare)
         if added is None:
             return None
@@ -252,17 +263,17 @@ class Scheduler:
         bisect.insort(self.running, request, key=_rank)
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = cached
-        request.num_published_blocks = len(prefix)
+        request.num_published_blocks = cached_blocks
         if request.num_preemptions == 0:
             request.num_cached_tokens = cached
             self.prefix_queries += request.num_tokens
             self.prefix_hits += cached
         return self._share(request, count, added, first=True)
 
-    def _share(self, request: Request, count: int, block_ids: list[int], *, first: bool) -> ScheduledRequest:
+    def _share(self, request: Request, count: int, block_ids: BlockIds, *, first: bool) -> ScheduledRequest:
         start, sampling = request.num_computed_tokens, request.sampling
         request.num_computed_tokens += count
-        samples = request.num_computed_tokens == request.num_tokens
+        samples = request.num_computed_tokens == request.num_tokens and not request.pooling
         if request.scheduled_s is None:
             request.mark_scheduled()
         return ScheduledRequest(
@@ -270,7 +281,7 @@ class Scheduler:
             first=first,
             token_ids=tuple(request.token_ids[start : start + count]),
             num_computed_tokens=start,
-            block_ids=tuple(block_ids),
+            block_ids=block_ids,
             samples=samples,
             sampling=sampling,
             seed=request.seed,
@@ -282,6 +293,7 @@ class Scheduler:
             else (),
             sample_index=request.sample_index,
             allowed=request.grammar.allowed() if samples and request.grammar is not None else b"",
+            pooling=request.pooling,
         )
 
     def _preempt(self, request: Request) -> None:

@@ -1,7 +1,7 @@
 """How much memory a load needs and how large the KV pool becomes: integers in, integers out.
 
-Owns the byte counts of weights, workspace and KV blocks, and the choice of pool size and context length. Does not
-know devices, files or tensors: the caller measures memory and says how much of it is free.
+Owns the byte counts of weights and KV blocks, and the choice of pool size and context length. Does not know devices,
+files or tensors: the caller measures memory and says how much of it is free.
 Invariant: a `KVPlan` holds at least one sequence of its `max_model_len` beside the null block, inside the memory it
 was given; whatever cannot be so is a `SizingError` with the numbers, never a smaller pool than the one asked for.
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.config import GIB, MIB, LoadOptions, ModelConfig
+from engine.core.kv_groups import KVGroup, kv_groups, layers_per_group, longest_sequence, most_blocks
 
 CPU_POOL_SHARE = 0.25  # a laptop has other work: the default pool leaves three quarters of what is free
 CPU_POOL_CAP_BYTES = 2 * GIB
-RUNTIME_BYTES = 450 * MIB  # an engine process before its first weight: interpreter, torch, kernels, buffers of malloc
+RUNTIME_BYTES = 300 * MIB  # an engine process beside its tensors: 165 its own, 255 with what it shares (CPU torch)
 NULL_BLOCKS = 1  # block 0 is never handed out
-FP32_BYTES = 4
 
 DTYPE_BYTES = {"auto": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -33,12 +33,18 @@ class SizingError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KVPlan:
-    """The pool: `num_blocks` counts the null block. `reason` says why the context was shortened, else is empty."""
+    """The pool: `num_blocks` counts the null block. `reason` says why the context was shortened, else is empty.
+
+    groups: the model's KV groups, which share the pool. max_model_len_that_fits: the longest context of one request
+    that the pool holds, up to the model's own.
+    """
 
     num_blocks: int
     kv_bytes: int
     max_model_len: int
     reason: str
+    groups: tuple[KVGroup, ...]
+    max_model_len_that_fits: int
 
 
 def format_bytes(count: int) -> str:
@@ -46,35 +52,53 @@ def format_bytes(count: int) -> str:
     return f"{count / GIB:.2f} GiB" if count >= GIB else f"{count / MIB:.1f} MiB"
 
 
-def kv_bytes_per_token(config: ModelConfig, dtype_bytes: int) -> int:
-    """Keys and values of one token in all layers."""
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * dtype_bytes
+def kv_bytes_per_token(config: ModelConfig, dtype_bytes: int, context: int | None = None) -> int:
+    """Keys and values of one token in all layers, on average over a text of `context` tokens (the model's own if None).
+
+    The average matters where layers have a window: they hold that much of the text and no more.
+    """
+    context = context or config.max_position_embeddings
+    held = sum(min(group.window or context, context) for group in kv_groups(config))
+    return -(-held * kv_bytes_per_block(config, 1, dtype_bytes) // context)
 
 
 def kv_bytes_per_block(config: ModelConfig, block_size: int, dtype_bytes: int) -> int:
-    """Keys and values of one block in all layers."""
-    return block_size * kv_bytes_per_token(config, dtype_bytes)
+    """Keys and values of one block, which holds the layers of one KV group: all layers of a model without windows."""
+    layers = layers_per_group(kv_groups(config))
+    return 2 * layers * config.num_key_value_heads * config.head_dim * block_size * dtype_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    """What a pool of a model's blocks holds. chunk: the most tokens of one sequence in a step."""
+
+    groups: tuple[KVGroup, ...]
+    block_size: int
+    block_bytes: int
+    chunk: int
+
+    @classmethod
+    def of(cls, config: ModelConfig, options: LoadOptions, dtype_bytes: int) -> _Geometry:
+        most, threshold = options.max_num_batched_tokens, options.long_prefill_token_threshold
+        block_bytes = kv_bytes_per_block(config, options.block_size, dtype_bytes)
+        return cls(kv_groups(config), options.block_size, block_bytes, min(threshold or most, most))
+
+    def sequence_blocks(self, num_tokens: int) -> int:
+        """The blocks that one sequence of `num_tokens` may hold at once."""
+        return most_blocks(self.groups, num_tokens, self.chunk, self.block_size)
+
+    def pool_bytes(self, num_tokens: int) -> int:
+        """The smallest pool that serves one sequence of `num_tokens`."""
+        return (self.sequence_blocks(num_tokens) + NULL_BLOCKS) * self.block_bytes
+
+    def longest(self, num_blocks: int, limit: int) -> int:
+        """The longest sequence, up to `limit`, that a pool of `num_blocks` serves."""
+        return longest_sequence(self.groups, num_blocks - NULL_BLOCKS, limit, self.chunk, self.block_size)
 
 
 def weights_bytes(num_parameters: int, dtype_bytes: int) -> int:
     """The weights once cast to the compute dtype; `num_parameters` counts a tied output head once."""
     return num_parameters * dtype_bytes
-
-
-def workspace_bytes(config: ModelConfig, max_num_batched_tokens: int, max_num_seqs: int, dtype_bytes: int) -> int:
-    """The activations of one step: what a layer holds at its widest, and the logits of the sampled rows."""
-    query = config.num_attention_heads * config.head_dim
-    key_value = 2 * config.num_key_value_heads * config.head_dim
-    residual_and_norm = 2 * config.hidden_size
-    attention = 2 * query + key_value
-    mlp = 3 * config.intermediate_size
-    logits_and_noise = 2 * max_num_seqs * config.vocab_size * FP32_BYTES
-    return max_num_batched_tokens * (residual_and_norm + attention + mlp) * dtype_bytes + logits_and_noise
-
-
-def blocks_for(num_tokens: int, block_size: int) -> int:
-    """Blocks that hold `num_tokens` of one sequence."""
-    return -(-num_tokens // block_size)
 
 
 def plan_kv(
@@ -87,29 +111,32 @@ def plan_kv(
     available_bytes = max(0, available_bytes)
     own_context = config.max_position_embeddings
     wanted = options.max_model_len or own_context
-    if wanted > own_context:
+    if wanted > config.longest_context:
         raise SizingError(
-            f"max_model_len={wanted}: the model's own context is {own_context} tokens; ask for at most that",
+            f"max_model_len={wanted}: the model's own context is {own_context} tokens; ask for at most "
+            + ("that" if config.longest_context == own_context else f"{config.longest_context}, by rope scaling"),
             needed_bytes=0,
             available_bytes=available_bytes,
             max_model_len_that_fits=own_context,
         )
-    block_bytes = kv_bytes_per_block(config, options.block_size, dtype_bytes)
-    num_blocks = _pool_bytes(options, available_bytes, wanted, block_bytes, device) // block_bytes
-    longest = min(own_context, max(0, num_blocks - NULL_BLOCKS) * options.block_size)
+    geometry = _Geometry.of(config, options, dtype_bytes)
+    num_blocks = _pool_bytes(options, available_bytes, wanted, geometry, device) // geometry.block_bytes
+    kv_bytes = num_blocks * geometry.block_bytes
+    longest = geometry.longest(num_blocks, max(wanted, own_context))
     if longest >= wanted:
-        return KVPlan(num_blocks, num_blocks * block_bytes, wanted, "")
+        return KVPlan(num_blocks, kv_bytes, wanted, "", geometry.groups, longest)
     if options.max_model_len is not None or longest == 0:
-        raise _too_small(options, wanted, longest, num_blocks * block_bytes, available_bytes, block_bytes)
+        raise _too_small(wanted, longest, kv_bytes, available_bytes, geometry)
     reason = (
-        f"the model's own context of {own_context} tokens needs "
-        f"{format_bytes(_sequence_bytes(own_context, options.block_size, block_bytes))} of KV cache for one request, "
-        f"the pool has {format_bytes(num_blocks * block_bytes)}; a larger kv_cache_memory_bytes lengthens it"
+        f"the model's own context of {own_context} tokens needs {format_bytes(geometry.pool_bytes(own_context))} of "
+        f"KV cache for one request, the pool has {format_bytes(kv_bytes)}; a larger kv_cache_memory_bytes lengthens it"
     )
-    return KVPlan(num_blocks, num_blocks * block_bytes, longest, reason)
+    return KVPlan(num_blocks, kv_bytes, longest, reason, geometry.groups, longest)
 
 
-def _pool_bytes(options: LoadOptions, available_bytes: int, max_model_len: int, block_bytes: int, device: str) -> int:
+def _pool_bytes(
+    options: LoadOptions, available_bytes: int, max_model_len: int, geometry: _Geometry, device: str
+) -> int:
     """The pool's size before rounding down to whole blocks."""
     exact = options.kv_cache_memory_bytes
     if exact is not None:
@@ -119,25 +146,18 @@ def _pool_bytes(options: LoadOptions, available_bytes: int, max_model_len: int, 
                 f"({available_bytes} bytes) are left beside the weights; ask for less, or unload another model",
                 needed_bytes=exact,
                 available_bytes=available_bytes,
-                max_model_len_that_fits=max(0, available_bytes // block_bytes - NULL_BLOCKS) * options.block_size,
+                max_model_len_that_fits=geometry.longest(available_bytes // geometry.block_bytes, max_model_len),
             )
         return exact
     if device != "cpu":
         return available_bytes
-    full_house = options.max_num_seqs * blocks_for(max_model_len, options.block_size) + NULL_BLOCKS
-    return min(full_house * block_bytes, int(available_bytes * CPU_POOL_SHARE), CPU_POOL_CAP_BYTES)
+    full_house = options.max_num_seqs * geometry.sequence_blocks(max_model_len) + NULL_BLOCKS
+    return min(full_house * geometry.block_bytes, int(available_bytes * CPU_POOL_SHARE), CPU_POOL_CAP_BYTES)
 
 
-def _sequence_bytes(num_tokens: int, block_size: int, block_bytes: int) -> int:
-    """The smallest pool that serves one sequence of `num_tokens`."""
-    return (blocks_for(num_tokens, block_size) + NULL_BLOCKS) * block_bytes
-
-
-def _too_small(
-    options: LoadOptions, wanted: int, longest: int, pool_bytes: int, available_bytes: int, block_bytes: int
-) -> SizingError:
+def _too_small(wanted: int, longest: int, pool_bytes: int, available_bytes: int, geometry: _Geometry) -> SizingError:
     """The refusal of a context longer than the pool."""
-    needed = _sequence_bytes(wanted, options.block_size, block_bytes)
+    needed = geometry.pool_bytes(wanted)
     remedies = []
     if longest > 0:
         remedies.append(f"set max_model_len to at most {longest}, the longest that fits")

@@ -3,7 +3,7 @@
 Angles are computed in fp32 for every compute dtype, as the checkpoints were trained (a float64 model gets fp32 angles
 in fp64 tables: it proves the arithmetic, not the angles). A layer without rotary embedding has the table of angle 0.
 Invariant: an angle depends on the position alone, never on how long its sequence is: cached keys stay valid. "longrope"
-therefore chooses its factors once, by the longest sequence that the engine takes.
+therefore chooses its factors once, and "dynamic" its base, by the longest sequence that the engine takes.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ def scaled_frequencies(periods: Tensor, scaling: RopeScaling, theta: float, max_
     """The frequencies [head_dim / 2] of a longer context. ValueError for a kind that is not known."""
     if scaling.kind == "linear":
         return periods.reciprocal().div(scaling.factor)
+    if scaling.kind == "dynamic":
+        return _stretched(periods, scaling, theta, max_positions).reciprocal()
     if scaling.kind == "llama3":
         return _by_wavelength(periods.reciprocal(), scaling)
     if scaling.kind == "yarn":
@@ -77,7 +79,17 @@ def scaled_frequencies(periods: Tensor, scaling: RopeScaling, theta: float, max_
         beyond = max_positions > scaling.original_max_position_embeddings
         factors = scaling.long_factors if beyond else scaling.short_factors
         return periods.mul(torch.tensor(factors, dtype=torch.float32)).reciprocal()
-    raise ValueError(f"rope scaling {scaling.kind!r}; known are linear, llama3, yarn, longrope")
+    raise ValueError(f"rope scaling {scaling.kind!r}; known are linear, dynamic, llama3, yarn, longrope")
+
+
+def _stretched(periods: Tensor, scaling: RopeScaling, theta: float, max_positions: int) -> Tensor:
+    """The periods of the base that fits `max_positions`, which up to the original context is theta itself."""
+    head_dim, context = 2 * periods.shape[0], scaling.original_max_position_embeddings
+    if max_positions <= context or head_dim == 2:
+        return periods
+    # in fp32 and in this order, as transformers computes it
+    growth = torch.tensor(max_positions).mul(scaling.factor).div(context).sub(scaling.factor - 1)
+    return rotary_periods(float(growth.pow(head_dim / (head_dim - 2)).mul(theta)), head_dim)
 
 
 def _by_wavelength(frequencies: Tensor, scaling: RopeScaling) -> Tensor:

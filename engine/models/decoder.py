@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.core.kv_groups import kv_groups, layer_places
 from engine.layers.attention import LayerCache
 from engine.layers.embedding import VocabParallelEmbedding, VocabParallelHead
 from engine.layers.norm import RMSNorm
@@ -25,11 +26,14 @@ from kernels.ops import AttentionMetadata, Ops, accumulation_dtype
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What a step computes. token_ids int64 [T]; sample_rows int64 [S]: the rows whose logits are wanted."""
+    """What a step computes. token_ids int64 [T]; sample_rows int64 [S]: the rows whose logits are wanted.
+
+    attention: one for each KV group of the model; they differ in slot_mapping and block_tables.
+    """
 
     token_ids: Tensor
     sample_rows: Tensor
-    attention: AttentionMetadata
+    attention: tuple[AttentionMetadata, ...]
 
 
 class Decoder:
@@ -46,6 +50,7 @@ class Decoder:
         self.layers = [
             layer_class(ops, config, index, rotary, dtype, device) for index in range(config.num_hidden_layers)
         ]
+        self.group_of_layer = [group for group, _ in layer_places(kv_groups(config))]
         self.final_norm = RMSNorm(ops, config, config.hidden_size, dtype, device)
         tied = self.embedding if config.tie_word_embeddings else None
         self.head = VocabParallelHead(ops, config, dtype, device, tied)
@@ -54,8 +59,8 @@ class Decoder:
         """Leaves the logits of `step.sample_rows` in ws.logits, and fills the caches."""
         self.embedding.forward(ws.residual, step.token_ids)
         delta: Tensor | None = None
-        for layer, cache in zip(self.layers, caches, strict=True):
-            layer.forward(ws, delta, cache, step.attention)
+        for layer, cache, group in zip(self.layers, caches, self.group_of_layer, strict=True):
+            layer.forward(ws, delta, cache, step.attention[group])
             delta = ws.hidden
         self.final_norm.forward(ws.normed, ws.residual, delta)
         self.ops.gather_rows(ws.picked, ws.normed, step.sample_rows)

@@ -1,8 +1,9 @@
-"""Turns a checked checkpoint into named tensors, one at a time.
+"""Turns a checked checkpoint into named tensors, one at a time, and those into a model.
 
-Owns the reading of weights and the undoing of what GGUF changes: the row order of q and k, an offset in norms. Knows
-neither modules nor devices.
-Invariant: names and layout that leave here are Hugging Face's; no yielded tensor shares memory with a file.
+Owns the choice of the class, the reading of weights and the undoing of what GGUF changes: the row order of q and k, an
+offset in norms. Knows no devices.
+Invariant: names and layout that leave here are Hugging Face's; no tensor that `iter_weights` yields shares memory with
+a file.
 """
 
 from __future__ import annotations
@@ -15,14 +16,36 @@ import torch
 from engine.checkpoint import OUTPUT_HEAD, CheckpointError, CheckpointInfo, TensorInfo
 from engine.checkpoint.gguf_families import INTERLEAVED_ROWS
 from engine.config import ModelConfig
+from engine.models.decoder import Decoder
+from engine.models.registry import FALLBACK, Model, model_class
 from engine.quant import resolve_format
+from kernels.ops import Ops
 
 _EMBEDDING = "model.embed_tokens.weight"
 
 
-def iter_weights(
-    info: CheckpointInfo, dtype: torch.dtype, progress: Callable[[int, int], None]
-) -> Iterator[tuple[str, torch.Tensor]]:
+Progress = Callable[[int, int], None]  # bytes read so far and in all
+
+
+def load_model(
+    info: CheckpointInfo,
+    ops: Ops,
+    max_positions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress,
+) -> Model:
+    """The model of a checkpoint with its weights: a decoder of ours, or transformers' class on our cache."""
+    if info.config.transformers_class:
+        fallback: Model = model_class(FALLBACK)(ops, info, max_positions, dtype, device, progress)
+        return fallback
+    decoder: Decoder = model_class(info.config.architecture)(ops, info.config, max_positions, dtype, device)
+    for name, tensor in iter_weights(info, dtype, progress):
+        decoder.load(name, tensor)
+    return decoder
+
+
+def iter_weights(info: CheckpointInfo, dtype: torch.dtype, progress: Progress) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor of the model as a CPU tensor of `dtype`; `progress` gets the bytes read so far and in all.
 
     A tied output head that is stored all the same is compared with the embedding and not yielded.
@@ -36,6 +59,20 @@ def iter_weights(
             yield name, _read(info, tensor).to(dtype)
         done += tensor.nbytes
         progress(done, total)
+
+
+_PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def mapped_tensors(info: CheckpointInfo) -> dict[str, torch.Tensor]:
+    """Every tensor of a safetensors checkpoint in its stored dtype, mapped from its file and not read."""
+    found = {}
+    for name, tensor in info.tensors.items():
+        raw, dtype = _map_bytes(tensor), _PLAIN[tensor.dtype]
+        if raw.data_ptr() % dtype.itemsize:
+            raw = raw.clone()
+        found[name] = raw.view(dtype).view(tensor.shape)
+    return found
 
 
 def _read(info: CheckpointInfo, tensor: TensorInfo) -> torch.Tensor:

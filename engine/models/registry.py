@@ -1,10 +1,17 @@
-"""Architecture name -> decoder class. Nothing is imported until chosen."""
+"""Architecture name -> the class that runs it. Nothing is imported until chosen."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from engine.models.decoder import Decoder
+from torch import Tensor
+
+from engine.layers.attention import LayerCache
+from engine.models.decoder import StepInputs
+from engine.models.workspace import Workspace
+from kernels.ops import Ops
 
 MODELS: dict[str, str] = {
     "gemma2": "engine.models.decoder:Decoder",
@@ -19,14 +26,40 @@ MODELS: dict[str, str] = {
     "qwen3": "engine.models.decoder:Decoder",
     "qwen3_moe": "engine.models.decoder:Decoder",
     "smollm3": "engine.models.decoder:Decoder",
+    "transformers": "engine.models.hf_fallback:TransformersModel",
 }
+FALLBACK = "transformers"  # the entry that runs every architecture without a decoder of its own
+
+
+class Head(Protocol):
+    """The output head."""
+
+    def forward(self, out: Tensor, hidden: Tensor) -> None:
+        """out [S, V] = the logits of hidden [S, H]."""
+
+
+class Model(Protocol):
+    """What the runner needs of a model."""
+
+    ops: Ops
+
+    @property
+    def head(self) -> Head:
+        """For logits of rows beside those of a step."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all weights, a tied head counted once."""
+
+    def forward(self, ws: Workspace, step: StepInputs, caches: Sequence[LayerCache]) -> None:
+        """Leaves the logits of `step.sample_rows` in ws.logits, the rows behind the last norm in ws.normed."""
 
 
 class UnsupportedModel(ValueError):
-    """An architecture without a decoder here. The message lists those that have one."""
+    """A model that cannot be run here. The message says why."""
 
 
-def decoder_class(architecture: str) -> type[Decoder]:
+def model_class(architecture: str) -> Any:
     """The class that runs `architecture`."""
     target = MODELS.get(architecture)
     if target is None:
@@ -34,5 +67,4 @@ def decoder_class(architecture: str) -> type[Decoder]:
             f"architecture {architecture!r} cannot be run yet; known are {', '.join(sorted(MODELS))}"
         )
     module, _, attribute = target.partition(":")
-    found: type[Decoder] = getattr(importlib.import_module(module), attribute)
-    return found
+    return getattr(importlib.import_module(module), attribute)

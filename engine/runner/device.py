@@ -12,6 +12,7 @@ import torch
 from engine.config import ConfigError, LoadOptions
 
 KIB = 1024
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def pick_device(options: LoadOptions) -> DeviceInfo:
     return DeviceInfo(torch.device("cpu"), cpu_name(), total, available)
 
 
-def host_memory() -> tuple[int, int]:
+def host_memory(group: Path = CONTROL_GROUP) -> tuple[int, int]:
     """Total and available bytes of the host, within the memory limit of this process's control group if it has one."""
     page = os.sysconf("SC_PAGE_SIZE")
     total = os.sysconf("SC_PHYS_PAGES") * page
@@ -47,13 +48,14 @@ def host_memory() -> tuple[int, int]:
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 available = int(line.split()[1]) * KIB
-    group = Path("/sys/fs/cgroup")
     try:
         limit = int((group / "memory.max").read_text())
         used = int((group / "memory.current").read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):  # no control group, or "max"
         return total, available
-    return min(total, limit), min(available, max(0, limit - used))
+    cache = int(stat.get("inactive_file", 0))  # file pages, which the kernel takes back before it refuses memory
+    return min(total, limit), min(available, max(0, limit - used + cache))
 
 
 def cpu_name() -> str:

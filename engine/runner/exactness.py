@@ -30,10 +30,11 @@ class Exactness:
 
 
 class _Script:
-    """Hands out blocks in order and turns (name, tokens) pairs into plans."""
+    """Hands out blocks in order, to each KV group its own, and turns (name, tokens) pairs into plans."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, num_groups: int) -> None:
         self.block_size = block_size
+        self.num_groups = num_groups
         self.next_block = 1
         self.computed: dict[str, int] = {}
         self.ended: tuple[str, ...] = ()
@@ -44,8 +45,8 @@ class _Script:
             start = self.computed.get(name, 0)
             end = start + len(tokens)
             added = -(-end // self.block_size) - -(-start // self.block_size)
-            blocks = tuple(range(self.next_block, self.next_block + added))
-            self.next_block += added
+            firsts = [self.next_block + group * added for group in range(self.num_groups)]
+            self.next_block += added * self.num_groups
             self.computed[name] = end
             requests.append(
                 ScheduledRequest(
@@ -53,7 +54,7 @@ class _Script:
                     first=start == 0,
                     token_ids=tuple(tokens),
                     num_computed_tokens=start,
-                    block_ids=blocks,
+                    block_ids=tuple(tuple(range(first, first + added)) for first in firsts),
                     samples=True,
                     sampling=SamplingParams(temperature=0),
                     seed=0,
@@ -71,7 +72,8 @@ class _Script:
 
 def probe(runner: ModelRunner, options: LoadOptions, num_blocks: int, max_model_len: int) -> Exactness:
     """Runs the probe; leaves the cache contents undefined and the runner without requests."""
-    length, companions = _size(options, num_blocks, max_model_len)
+    num_groups = len(runner.batch.groups)
+    length, companions = _size(options, (num_blocks - 1) // num_groups, max_model_len)
     if length < 2:
         return Exactness("bits", "this engine holds one token at a time, so there is no company to depend on")
     generator = torch.Generator().manual_seed(0)
@@ -81,7 +83,7 @@ def probe(runner: ModelRunner, options: LoadOptions, num_blocks: int, max_model_
 
     others, subject, last = [(f"probe-{index}", prompt()) for index in range(companions)], prompt(), [1]
     more = [(name, last) for name, _ in others]
-    script = _Script(options.block_size)
+    script = _Script(options.block_size, num_groups)
     alone = [
         runner.logits(script.plan(("subject", subject)))[0],
         runner.logits(script.plan(("subject", last)))[0],
@@ -98,12 +100,12 @@ def probe(runner: ModelRunner, options: LoadOptions, num_blocks: int, max_model_
 
 
 def _size(options: LoadOptions, num_blocks: int, max_model_len: int) -> tuple[int, int]:
-    """Prompt length and number of companions that this engine has room for."""
+    """Prompt length and number of companions that this engine has room for, with `num_blocks` for each KV group."""
     companions = min(COMPANIONS, options.max_num_seqs - 1)
-    length = min(PROMPT_TOKENS, max_model_len - 2, options.max_num_batched_tokens // (1 + companions))
+    room = num_blocks * options.block_size - 2  # the probe frees nothing, not even what windows have passed
+    length = min(PROMPT_TOKENS, max_model_len - 2, options.max_num_batched_tokens // (1 + companions), room)
     blocks_each = -(-(length + 2) // options.block_size)
-    while companions > 0 and blocks_each * (1 + companions) >= num_blocks:
-        companions -= 1
+    companions = min(companions, num_blocks // blocks_each - 1) if blocks_each else 0
     return length, companions
 
 

@@ -1,17 +1,21 @@
 """From a plan to the tensors of a step.
 
-Owns the block tables of the requests that the runner knows, the tokens of those whose draws depend on them, and the
-fixed buffers that hold a step's inputs. Knows nothing of weights. Invariant: rows stand in the plan's order, padded to
-a multiple of `row_alignment` with rows that write nowhere.
+Owns the block tables of the requests that the runner knows, one for each KV group, the tokens of those whose draws
+depend on them, and the fixed buffers that hold a step's inputs. Knows nothing of weights. Invariant: rows stand in the
+plan's order, padded to a multiple of `row_alignment` with rows that write nowhere; no table names a block that its
+window has passed, since that may be another request's by now.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from engine.core.block_pool import NULL_BLOCK_ID
+from engine.core.kv_groups import KVGroup
 from engine.core.scheduler import ScheduledRequest, SchedulerOutput
 from engine.models.decoder import StepInputs
 from engine.sample.row import SamplingRow
@@ -25,11 +29,11 @@ def aligned(rows: int, alignment: int) -> int:
 
 @dataclass(slots=True)
 class _Columns:
-    """The rows of a step while they are gathered."""
+    """The rows of a step while they are gathered. slots: of each KV group."""
 
+    slots: list[list[int]]
     token_ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=lambda: [0])
     sample_rows: list[int] = field(default_factory=list)
@@ -55,25 +59,34 @@ class InputBatch:
         sample_rows: int,
         tables: tuple[int, int],
         block_size: int,
+        groups: Sequence[KVGroup],
         alignment: int,
         device: torch.device,
     ) -> None:
-        """rows, sample_rows: of the largest step, aligned. tables: requests and blocks of the largest block table."""
+        """rows, sample_rows: of the largest step, aligned. tables: requests and blocks of the largest block tables."""
         self.block_size = block_size
+        self.groups = tuple(groups)
         self.alignment = alignment
-        self._tables: dict[str, list[int]] = {}
+        self._tables: dict[str, list[array[int]]] = {}
         self._histories: dict[str, list[int]] = {}
         self._token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._slots = torch.full((rows,), -1, dtype=torch.int64, device=device)
+        self._slots = torch.full((len(groups), rows), -1, dtype=torch.int64, device=device)
         self._owners = torch.full((rows,), -1, dtype=torch.int32, device=device)
         self._sample_rows = torch.zeros(sample_rows, dtype=torch.int64, device=device)
-        self._block_tables = torch.zeros(tables, dtype=torch.int32, device=device)
+        self._num_lines, self._line_size = tables
+        # Block tables are copied as bytes into one line a request and group: a tensor operation for each would cost
+        # several times as much in every step. The device's tensor is that memory itself, or a copy of it.
+        self._lines = memoryview(array("i", bytes(4 * len(groups) * self._num_lines * self._line_size)))
+        host = torch.frombuffer(self._lines, dtype=torch.int32).view(len(groups), *tables)
+        self._null_line = memoryview(array("i", [NULL_BLOCK_ID] * self._line_size))
+        self._host_block_tables = host
+        self._block_tables = host if device.type == "cpu" else host.to(device)
 
     def build(self, plan: SchedulerOutput) -> BatchInputs:
         """The tensors of a plan that is not empty. They are valid until the next call."""
         self.forget(plan.ended)
-        columns = _Columns()
+        columns = _Columns([[] for _ in self.groups])
         sampled_ids: list[str] = []
         sampling: list[SamplingRow] = []
         for index, request in enumerate(plan.requests):
@@ -87,15 +100,27 @@ class InputBatch:
         step = StepInputs(
             token_ids=_fill(self._token_ids, columns.token_ids, 0, rows),
             sample_rows=_fill(self._sample_rows, columns.sample_rows, 0, sample_rows),
-            attention=AttentionMetadata(
-                positions=_fill(self._positions, columns.positions, 0, rows),
-                slot_mapping=_fill(self._slots, columns.slots, -1, rows),
-                block_tables=self._block_tables[: len(plan.requests)],
-                query_start_loc=columns.starts,
-                row_request=_fill(self._owners, columns.owners, -1, rows),
-            ),
+            attention=self._attention(columns, rows, len(plan.requests)),
         )
         return BatchInputs(step, rows, sample_rows, sampled_ids, sampling)
+
+    def _attention(self, columns: _Columns, rows: int, num_requests: int) -> tuple[AttentionMetadata, ...]:
+        """Of each KV group."""
+        if self._block_tables is not self._host_block_tables:
+            self._block_tables[:, :num_requests].copy_(self._host_block_tables[:, :num_requests])
+        positions = _fill(self._positions, columns.positions, 0, rows)
+        owners = _fill(self._owners, columns.owners, -1, rows)
+        slots = _fill(self._slots, columns.slots, -1, rows)
+        return tuple(
+            AttentionMetadata(
+                positions=positions,
+                slot_mapping=slots[group],
+                block_tables=self._block_tables[group, :num_requests],
+                query_start_loc=columns.starts,
+                row_request=owners,
+            )
+            for group in range(len(self.groups))
+        )
 
     def forget(self, request_ids: Sequence[str]) -> None:
         """Drops what is remembered of requests that ended or lost their blocks."""
@@ -117,28 +142,33 @@ class InputBatch:
         )
 
     def _append(self, columns: _Columns, index: int, request: ScheduledRequest) -> None:
-        """Adds one request's rows and writes its block table into line `index`."""
+        """Adds one request's rows and writes its block tables into line `index`."""
         if request.first:
-            self._tables[request.request_id] = []
+            self._tables[request.request_id] = [array("i") for _ in self.groups]
         if request.sampling.needs_token_ids:
             if request.first:
                 self._histories[request.request_id] = list(request.known_token_ids)
             self._histories[request.request_id][request.num_computed_tokens :] = request.token_ids
-        table = self._tables[request.request_id]
-        table.extend(request.block_ids)
-        self._block_tables[index, : len(table)] = torch.tensor(table, dtype=torch.int32)
         size = self.block_size
         positions = range(request.num_computed_tokens, request.num_computed_tokens + len(request.token_ids))
         columns.token_ids.extend(request.token_ids)
         columns.positions.extend(positions)
-        columns.slots.extend(table[position // size] * size + position % size for position in positions)
         columns.owners.extend([index] * len(positions))
         columns.starts.append(len(columns.token_ids))
+        for group, table in enumerate(self._tables[request.request_id]):
+            table.extend(request.block_ids[group])
+            columns.slots[group].extend(table[position // size] * size + position % size for position in positions)
+            start = (group * self._num_lines + index) * self._line_size
+            passed = self.groups[group].blocks_passed(request.num_computed_tokens, size)
+            if passed:
+                self._lines[start : start + passed] = self._null_line[:passed]
+            self._lines[start + passed : start + len(table)] = memoryview(table)[passed:]
 
 
-def _fill(buffer: torch.Tensor, values: list[int], padding: int, rows: int) -> torch.Tensor:
-    """The buffer's first `rows` entries: `values`, then padding."""
-    view = buffer[:rows]
-    view[: len(values)] = torch.tensor(values, dtype=buffer.dtype)
-    view[len(values) :] = padding
+def _fill(buffer: torch.Tensor, values: list[int] | list[list[int]], padding: int, rows: int) -> torch.Tensor:
+    """The buffer's first `rows` entries, of each of its lines where it has several: `values`, then padding."""
+    filled = torch.tensor(values, dtype=buffer.dtype)
+    view, width = buffer[..., :rows], filled.shape[-1]
+    view[..., :width] = filled
+    view[..., width:] = padding
     return view

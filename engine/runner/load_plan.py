@@ -13,7 +13,8 @@ import torch
 
 from engine.checkpoint import CheckpointInfo
 from engine.config import EffectiveSetting, LoadOptions
-from engine.core.sizing import KVPlan, SizingError, plan_kv, weights_bytes, workspace_bytes
+from engine.core.memory_plan import largest_reading, plan_memory
+from engine.core.sizing import KVPlan, format_bytes
 from engine.runner.device import DeviceInfo, pick_device, pick_dtype
 
 
@@ -31,28 +32,30 @@ class LoadPlan:
 def plan_load(info: CheckpointInfo, options: LoadOptions) -> LoadPlan:
     """Device, dtype and memory of a load. Raises SizingError with the numbers when it does not fit."""
     device, dtype = pick_device(options), pick_dtype(options)
-    weights = weights_bytes(info.num_parameters, dtype.itemsize)
-    workspace = workspace_bytes(info.config, options.max_num_batched_tokens, options.max_num_seqs, dtype.itemsize)
+    taken = device.total_bytes - device.available_bytes
     budget = device.available_bytes
     if device.device.type == "cuda":
-        taken = device.total_bytes - device.available_bytes
-        budget = int(device.total_bytes * options.gpu_memory_utilization) - taken
-    left = budget - weights - workspace
-    if left <= 0:
-        raise SizingError(
-            f"the weights need {weights} bytes and the workspace {workspace}, {budget} are available on {device.name}; "
-            "unload another model or pick a smaller one",
-            needed_bytes=weights + workspace,
-            available_bytes=budget,
-            max_model_len_that_fits=0,
-        )
-    kv = plan_kv(info.config, options, left, dtype.itemsize, device.device.type)
-    return LoadPlan(device, dtype, kv, weights, effective_settings(info, options, kv))
+        budget = max(0, int(device.total_bytes * options.gpu_memory_utilization) - taken)
+    kind, size = device.device.type, dtype.itemsize
+    # this process is there already: nothing more is claimed for its runtime
+    stored = ((tensor.dtype, tensor.shape) for tensor in info.tensors.values())
+    reading = largest_reading(stored, size) if kind == "cpu" else 0
+    plan = plan_memory(info.config, info.num_parameters, options, budget, size, kind, 0, reading)
+    whole = "the host's memory" if kind == "cpu" else device.name
+    held = f"{format_bytes(taken)} of the {format_bytes(device.total_bytes)} of {whole} are in use already"
+    kv = plan.required_kv(held)
+    return LoadPlan(device, dtype, kv, plan.weights_bytes, effective_settings(info, options, kv))
 
 
 def effective_settings(info: CheckpointInfo, options: LoadOptions, kv: KVPlan) -> list[EffectiveSetting]:
     """Where the load differs from what was asked for, or from what the checkpoint says."""
     settings = []
+    if info.config.transformers_class:
+        reason = (
+            f"{info.config.transformers_reason}, so transformers computes its layers, on this engine's KV cache and "
+            "matrix products. A step takes longer, and layers with a window keep all keys"
+        )
+        settings.append(EffectiveSetting("model", info.config.architecture, "transformers", reason))
     if kv.reason:
         wanted = options.max_model_len or info.config.max_position_embeddings
         settings.append(EffectiveSetting("max_model_len", str(wanted), str(kv.max_model_len), kv.reason))
@@ -67,4 +70,14 @@ def effective_settings(info: CheckpointInfo, options: LoadOptions, kv: KVPlan) -
             f"load with max_model_len up to {scaling.original_max_position_embeddings} for the short ones"
         )
         settings.append(EffectiveSetting("longrope", "by the length of each text", "long" if long else "short", reason))
+    if (
+        scaling is not None
+        and scaling.kind == "dynamic"
+        and kv.max_model_len > scaling.original_max_position_embeddings
+    ):
+        reason = (
+            f"the rotary base is stretched once, for {kv.max_model_len} tokens, so that cached keys stay valid; load "
+            f"with max_model_len up to {scaling.original_max_position_embeddings} for the base of the training"
+        )
+        settings.append(EffectiveSetting("rope scaling", "by the length of each text", "for max_model_len", reason))
     return settings

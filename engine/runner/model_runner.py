@@ -16,12 +16,12 @@ from engine.checkpoint import CheckpointInfo
 from engine.config import LoadOptions, ModelConfig
 from engine.core.outputs import Logprobs
 from engine.core.scheduler import SchedulerOutput, StepResult
-from engine.models.loader import iter_weights
-from engine.models.registry import decoder_class
+from engine.models.loader import load_model
 from engine.models.workspace import Workspace
 from engine.runner.input_batch import BatchInputs, InputBatch, aligned
 from engine.runner.kv_cache import allocate_caches
 from engine.runner.load_plan import LoadPlan
+from engine.runner.pooling import Pooler
 from engine.sample.logprobs import add_logprobs
 from engine.sample.sampler import sample
 from kernels.registry import THREADS, load_ops
@@ -42,19 +42,27 @@ class ModelRunner:
         self.draw = ops.draw
         rows = aligned(options.max_num_batched_tokens, ops.row_alignment)
         sample_rows = aligned(options.max_num_seqs, ops.row_alignment)
+        own_threads = any(choice.backend in THREADS for choice in self.kernels)
+        if own_threads and info.config.transformers_class:
+            torch.set_num_threads(1)  # see below; this model's checks are steps already
         with torch.inference_mode():
-            model = decoder_class(info.config.architecture)
-            self.model = model(ops, info.config, plan.kv.max_model_len, self.dtype, self.device)
-            for name, tensor in iter_weights(
-                info, self.dtype, lambda done, total: progress("weights", done, total, "")
-            ):
-                self.model.load(name, tensor)
+            self.model = load_model(
+                info,
+                ops,
+                plan.kv.max_model_len,
+                self.dtype,
+                self.device,
+                lambda done, total: progress("weights", done, total, ""),
+            )
             progress("kv_cache", 0, plan.kv.kv_bytes, "")
             self.caches = allocate_caches(info.config, plan.kv.num_blocks, options.block_size, self.dtype, self.device)
             self.workspace = Workspace.allocate(info.config, rows, sample_rows, self.dtype, self.device)
         tables = (options.max_num_seqs, -(-plan.kv.max_model_len // options.block_size))
-        self.batch = InputBatch(rows, sample_rows, tables, options.block_size, ops.row_alignment, self.device)
-        if any(choice.backend in THREADS for choice in self.kernels):
+        self.pooler = Pooler()
+        self.batch = InputBatch(
+            rows, sample_rows, tables, options.block_size, plan.kv.groups, ops.row_alignment, self.device
+        )
+        if own_threads:
             torch.set_num_threads(1)  # two pools of threads on the same cores slow each other down many times over
 
     def execute(self, plan: SchedulerOutput) -> StepResult:
@@ -63,12 +71,16 @@ class ModelRunner:
         inputs, logits = self._forward(plan)
         drawn = dict(zip(inputs.sampled_ids, sample(logits, inputs.sampling, self.draw), strict=True))
         prompt_logprobs = self._prompt_logprobs(plan, inputs)
+        self.pooler.forget(plan.ended)  # before it may begin anew under the same id
+        pooled = self.pooler.pool(plan, self.workspace.normed)
+        faults = {request_id: one.fault for request_id, one in drawn.items() if one.fault is not None}
         return StepResult(
             token_ids={request_id: (one.token_id,) for request_id, one in drawn.items() if one.fault is None},
             step_s=time.perf_counter() - start,
-            faults={request_id: one.fault for request_id, one in drawn.items() if one.fault is not None},
+            faults=faults | pooled.faults,
             logprobs={request_id: one.logprobs for request_id, one in drawn.items() if one.logprobs is not None},
             prompt_logprobs=prompt_logprobs,
+            pooled=pooled.vectors,
         )
 
     def logits(self, plan: SchedulerOutput) -> Tensor:
@@ -79,13 +91,14 @@ class ModelRunner:
     def forget(self, request_ids: Sequence[str]) -> None:
         """Drops what is remembered of requests that will not run again."""
         self.batch.forget(request_ids)
+        self.pooler.forget(request_ids)
 
     @torch.inference_mode()
     def _prompt_logprobs(self, plan: SchedulerOutput, inputs: BatchInputs) -> dict[str, Logprobs]:
         """Log probabilities of the shares' prompt targets, a workspace of logits at a time: they overwrite the drawn
         rows' logits, so this comes after the draw."""
         found: dict[str, Logprobs] = {}
-        starts = inputs.step.attention.query_start_loc
+        starts = inputs.step.attention[0].query_start_loc
         for start, request in zip(starts, plan.requests, strict=False):
             if not request.prompt_targets:
                 continue

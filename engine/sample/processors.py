@@ -33,6 +33,15 @@ def apply_grammar(logits: Tensor, row: SamplingRow) -> None:
         logits.masked_fill_(~allowed, -math.inf)
 
 
+def keep_allowed(logits: Tensor, row: SamplingRow) -> None:
+    """allowed_token_ids: no other token can come."""
+    if row.sampling.allowed_token_ids:
+        ids = torch.tensor(row.sampling.allowed_token_ids, dtype=torch.int64, device=logits.device)
+        kept = logits[ids]
+        logits.fill_(-math.inf)
+        logits[ids] = kept
+
+
 def hold_back_ends(logits: Tensor, row: SamplingRow) -> None:
     """min_tokens: tokens that end the answer cannot come yet, unless a grammar leaves nothing else."""
     if row.end_token_ids and row.position - row.num_prompt_tokens < row.sampling.min_tokens:
@@ -50,6 +59,7 @@ ADJUSTMENTS = (
     penalise_presence_and_frequency,
     penalise_continuations,
     apply_grammar,
+    keep_allowed,
     hold_back_ends,
 )
 FILTERS = (keep_top, keep_typical, keep_min_p, exclude_top_choices)
@@ -57,7 +67,9 @@ FILTERS = (keep_top, keep_typical, keep_min_p, exclude_top_choices)
 
 def is_adjusted(row: SamplingRow) -> bool:
     """Whether anything but the temperature and the filters touches this row."""
-    return bool(row.sampling.needs_token_ids or row.sampling.logit_bias or row.allowed or row.end_token_ids)
+    sampling = row.sampling
+    changes = sampling.needs_token_ids or sampling.logit_bias or sampling.allowed_token_ids
+    return bool(changes or row.allowed or row.end_token_ids)
 
 
 def adjust(logits: Tensor, row: SamplingRow) -> Tensor:

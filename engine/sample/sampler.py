@@ -22,6 +22,9 @@ from engine.sample.row import SamplingRow
 from kernels.noise import Stream
 from kernels.ops import Draw
 
+NO_TOKEN_LEFT = (
+    "no token is left to draw: bad_words, logit_bias, allowed_token_ids, min_tokens and the grammar forbid all of them"
+)
 SIGN_BIT, WRAP = 1 << 63, 1 << 64
 
 
@@ -71,7 +74,7 @@ def _greedy(token_id: int, peak: float) -> Drawn:
     if math.isfinite(peak):
         return Drawn(token_id)
     if peak == -math.inf:
-        return Drawn(token_id, "no token is left to draw: bad_words, logit_bias and the grammar forbid all of them")
+        return Drawn(token_id, NO_TOKEN_LEFT)
     return Drawn(token_id, f"the model's largest logit is {peak}; its weights or its dtype are at fault")
 
 

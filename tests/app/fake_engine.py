@@ -5,7 +5,7 @@ FAIL answers with an error row, SAY«text» answers with that text, HANG never a
 never stops by itself. `--mode` makes the load misbehave. What it does with requests it prints, so that tests can read
 it in the engine's log. Sample i begins i tokens later in the text. A log probability is minus the token's place,
 counted from 1; the alternatives follow at a distance of 1. A guided request is refused when its text says BAD, and
-ends, complete, after 7 tokens otherwise.
+ends, complete, after 7 tokens otherwise. An embedding has two numbers, (3, 4) / 5 for "last" and (4, 3) / 5 for "mean".
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from engine.vocab import load_vocab
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
 
 TOKEN_S = 0.001
+POOLED = {"last": [0.6, 0.8], "mean": [0.8, 0.6]}
 
 
 @dataclass
@@ -91,6 +92,10 @@ class FakeEngine:
                 )
                 for index in range(message.n):
                     self.running[message.request_id, index] = Running(message, prompt, text_ids, index)
+            case protocol.CheckGrammar():
+                fault = f"guided: {message.guided.kind}: BAD" if "BAD" in message.guided.text else None
+                verdict = RequestOutput(message.request_id, [], "stop" if fault is None else "error", fault)
+                self.send(protocol.StepOutputs([verdict]))
             case protocol.AbortRequest():
                 self.abort(message)
             case protocol.Drain():
@@ -117,6 +122,10 @@ class FakeEngine:
         if sampling.guided is not None and "BAD" in sampling.guided.text:
             del self.running[key]
             return RequestOutput(key[0], [], "error", f"guided: {sampling.guided.kind}: BAD", index=running.index)
+        if running.request.pooling:
+            del self.running[key]
+            print(f"pooled {key[0]} {running.request.pooling}", flush=True)
+            return replace(self.last_row(running, [], "stop"), pooled=POOLED[running.request.pooling])
         if "CRASH" in running.prompt and running.sent == 3:
             print("about to crash", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)

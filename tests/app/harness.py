@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,14 @@ def make_home(folder: Path, *models: str) -> Path:
     for name in models or (MODEL,):
         tiny_llama_checkpoint(folder / "models" / name)
     return folder
+
+
+def give_templates(home: Path, templates: Mapping[str, str]) -> Path:
+    """The chat template of each of these models is now this one."""
+    for model, template in templates.items():
+        path = home / "models" / model / "tokenizer_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": template}), encoding="utf-8")
+    return home
 
 
 def make_settings(home: Path, mode: str = "normal", **changes: Any) -> Settings:
@@ -79,9 +87,10 @@ class Client(httpx.Client):
 
 
 @contextmanager
-def serving(settings: Settings) -> Iterator[Client]:
-    """The server in a thread; ended as SIGTERM ends it."""
-    app: FastAPI = create_app(settings)
+def serving(settings: Settings, mount: Callable[[FastAPI], FastAPI] | None = None) -> Iterator[Client]:
+    """The server in a thread; ended as SIGTERM ends it. `mount` puts the dashboard onto it."""
+    app = create_app(settings)
+    app = app if mount is None else mount(app)
     config = uvicorn.Config(
         app,
         host="127.0.0.1",

@@ -18,6 +18,7 @@ from app.download import OPEN_LICENCES, LicenceError, PullError
 from engine.checkpoint import expected_tensors, read_checkpoint
 from engine.checkpoint.hf_families import FAMILIES
 from engine.config import ModelConfig
+from tests.engine.tiny_checkpoint import tiny_gguf_parts
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 SHAPES = ModelConfig(
@@ -102,6 +103,8 @@ def test_default_entry_names_wheel_member_and_hash() -> None:
         ("hf:org/name@v1.0", HubSource("org/name", "v1.0")),
         ("hf:org/name:q8/m.gguf", HubSource("org/name", None, "q8/m.gguf")),
         ("hf:org/name@refs/pr/3:m.gguf", HubSource("org/name", "refs/pr/3", "m.gguf")),
+        ("org/name:Q4_K_M", HubSource("org/name", quantization="Q4_K_M")),
+        ("hf:org/name@v1:UD-Q4_K_XL", HubSource("org/name", "v1", quantization="UD-Q4_K_XL")),
     ],
 )
 def test_source_notation(text: str, expected: HubSource) -> None:
@@ -121,6 +124,8 @@ def test_source_notation(text: str, expected: HubSource) -> None:
         "hf:a/b:../m.gguf",
         "hf:a/b:/m.gguf",
         "hf:a/b:m.bin",
+        "hf:a/b:Q4_K*",
+        "hf:a/b:q4/K_M",
         "hf:a/b@../x",
     ],
 )
@@ -143,6 +148,8 @@ def test_ids_made_of_names() -> None:
     assert make_id("Llama 3.2 (1B)") == "llama-3.2-1b"
     assert HubSource("Org/Some_Model").model_id == "org--some_model"
     assert HubSource("Org/Some-GGUF", file="Q8/Some.Q8_0.gguf").model_id == "org--some.q8_0"
+    assert HubSource("Org/Some-GGUF", file="Q8/Some.Q8_0-00001-of-00003.gguf").model_id == "org--some.q8_0"
+    assert HubSource("Org/Some-GGUF", quantization="Q8_0").model_id == "org--some-q8_0"
     with pytest.raises(CatalogError):
         make_id("模型")
 
@@ -231,6 +238,17 @@ async def test_local_model_is_registered_in_place(catalog: Catalog, tmp_path: Pa
     catalog.remove("my-model")
     assert read_checkpoint(folder).num_parameters > 0
     assert [model.id for model in catalog.local()] == ["my-model-2"]
+
+
+async def test_a_split_file_is_registered_once_whichever_part_is_named(catalog: Catalog, tmp_path: Path) -> None:
+    parts = tiny_gguf_parts(tmp_path / "parts", 3)
+    for part in (parts[1], parts[0]):
+        model = await catalog.pull(str(part), silent)
+        assert (model.id, model.name, model.path, model.error) == ("tiny", "tiny.gguf", parts[0], None)
+        assert model.size_bytes == sum(part.stat().st_size for part in parts)
+    assert len(catalog.local()) == 1
+    parts[2].unlink()
+    assert "tiny-00003-of-00003.gguf" in str(catalog.resolve("tiny").error)
 
 
 async def test_local_model_never_takes_the_id_of_a_catalogue_entry(catalog: Catalog, tmp_path: Path) -> None:

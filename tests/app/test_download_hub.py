@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
@@ -20,14 +17,13 @@ from huggingface_hub import constants
 from safetensors.numpy import save
 
 from app.catalog import Catalog
-from app.catalog_entry import HubSource
 from app.download import DiskSpaceError, LicenceError, PullCancelledError, PullError
-from app.download_hub import HubFile, choose_files
 from engine.checkpoint import expected_tensors
 from engine.config import ModelConfig
+from tests.app.hub_stand_in import COMMIT, Handler, StandIn
+from tests.engine.tiny_checkpoint import tiny_gguf_parts
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
-COMMIT = "a" * 40
 SHAPES = ModelConfig(
     architecture="llama",
     hidden_size=64,
@@ -74,94 +70,9 @@ def repo_files(**changes: Any) -> dict[str, bytes]:
     }
 
 
-@dataclass
-class StandIn:
-    """What the stand-in hub holds and how it misbehaves."""
-
-    files: dict[str, bytes] = field(default_factory=repo_files)
-    card: dict[str, Any] = field(default_factory=lambda: {"license": "apache-2.0"})
-    gated: str | bool = False
-    token: str | None = None  # required of the client
-    cut_after: int | None = None  # bytes of the weights after which the connection drops, once
-    down_after_cut: bool = False
-    lie: bool = False  # serves other bytes than it announces
-    status: int | None = None  # answer everything with this
-    error_code: str = ""
-    requests: list[str] = field(default_factory=list)
-    ranges: list[str] = field(default_factory=list)
-    sent: int = 0
-
-    def describe(self) -> dict[str, Any]:
-        siblings = []
-        for name, content in self.files.items():
-            oid = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
-            sibling: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": oid}
-            if name.endswith((".safetensors", ".gguf")):
-                digest = hashlib.sha256(content).hexdigest()
-                sibling["lfs"] = {"sha256": digest, "size": len(content), "pointerSize": 130}
-            siblings.append(sibling)
-        return {"id": "org/name", "sha": COMMIT, "siblings": siblings, "gated": self.gated, "cardData": self.card}
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers /api/models/org/name[/revision/REV] and /org/name/resolve/REV/FILE."""
-
-    stand_in: StandIn
-
-    def do_GET(self) -> None:
-        hub, path = self.stand_in, unquote(urlsplit(self.path).path)
-        hub.requests.append(path)
-        if hub.status is not None:
-            self._answer(hub.status, b"", {"X-Error-Code": hub.error_code})
-        elif hub.token is not None and self.headers.get("authorization") != f"Bearer {hub.token}":
-            self._answer(401, b"", {"X-Error-Code": "GatedRepo"})
-        elif path == "/api/models/org/name" or path in (
-            f"/api/models/org/name/revision/{rev}" for rev in ("v1", COMMIT)
-        ):
-            self._answer(200, json.dumps(hub.describe()).encode(), {"Content-Type": "application/json"})
-        elif path.startswith("/api/models/org/name/revision/"):
-            self._answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
-        elif path.startswith(f"/org/name/resolve/{COMMIT}/"):
-            self._file(path.removeprefix(f"/org/name/resolve/{COMMIT}/"))
-        else:
-            self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
-
-    def _file(self, name: str) -> None:
-        hub, content = self.stand_in, self.stand_in.files[name]
-        if hub.lie:
-            content = bytes(len(content))
-        start = 0
-        if wanted := self.headers.get("range"):
-            hub.ranges.append(wanted)
-            start = int(wanted.removeprefix("bytes=").rstrip("-"))
-        body = content[start:]
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(body)))
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.end_headers()
-        if hub.cut_after is not None and name == "model.safetensors":
-            body, hub.cut_after = body[: hub.cut_after - start], None
-            hub.status = 500 if hub.down_after_cut else None
-            self.close_connection = True
-        self.wfile.write(body)
-        hub.sent += len(body)
-
-    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Tests are quiet."""
-
-
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StandIn]:
-    stand_in = StandIn()
+    stand_in = StandIn(repo_files())
     handler = type("BoundHandler", (Handler,), {"stand_in": stand_in})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -352,37 +263,57 @@ async def test_cancelling_keeps_what_was_fetched_for_the_next_try(
     assert (staging / "config.json").exists()
 
 
-def listing(*names: str) -> list[HubFile]:
-    return [HubFile(name, 1, None, None) for name in names]
+@pytest.fixture
+def split_hub(hub: StandIn, tmp_path: Path) -> StandIn:
+    """Two quantisations, one of them split into three parts in a folder of its own."""
+    whole = tiny_gguf_parts(tmp_path / "made", 3, stem="tiny-Q8_0")
+    hub.files = {f"Q8_0/{path.name}": path.read_bytes() for path in whole}
+    hub.files |= {"tiny-F16.gguf": b"GGUF of another quantisation", "README.md": b"# Hello"}
+    return hub
 
 
-def test_sharded_weights_are_chosen_without_their_copies() -> None:
-    chosen = choose_files(
-        HubSource("org/name"),
-        listing(
-            "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
-            "consolidated.safetensors", "config.json", "USE_POLICY.md", "onnx/config.json", "../evil.json",
-        ),
-    )  # fmt: skip
-    assert [file.name for file in chosen] == [
-        "USE_POLICY.md", "config.json", "model.safetensors.index.json",
-        "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
-    ]  # fmt: skip
+@pytest.mark.parametrize("model", ["Q8_0", "Q8_0/tiny-Q8_0-00002-of-00003.gguf"])
+async def test_a_split_file_is_pulled_listed_and_removed_as_one(
+    model: str, split_hub: StandIn, catalog: Catalog, tmp_path: Path
+) -> None:
+    downloads: list[tuple[int, int]] = []
+
+    def note(name: str, done: int = 0, total: int = 0, unit: str = "bytes", message: str = "") -> None:
+        if name == "download":
+            downloads.append((done, total))
+
+    pulled = await catalog.pull(f"org/name:{model}", note)
+    parts = {name.rpartition("/")[2]: content for name, content in split_hub.files.items() if name.startswith("Q8_0/")}
+    total = sum(map(len, parts.values()))
+    assert (pulled.error, pulled.format, downloads[-1]) == (None, "gguf", (total, total))
+    assert pulled.id == ("org--name-q8_0" if model == "Q8_0" else "org--tiny-q8_0")
+    folder = tmp_path / "home" / "models" / pulled.id
+    assert {path.name: path.read_bytes() for path in folder.glob("*.gguf")} == parts
+    assert json.loads((folder / "source.json").read_text())["source"] == f"hf:org/name@{COMMIT}:{model}"
+    assert pulled.info is not None
+    assert {tensor.file.name for tensor in pulled.info.tensors.values()} == parts.keys()
+    assert [each.id for each in catalog.local()] == [pulled.id]
+    split_hub.requests.clear()
+    await catalog.pull(f"org/name:{model}", silent)
+    assert split_hub.requests == ["/api/models/org/name"], "it is there already"
+    catalog.remove(pulled.id)
+    assert not folder.exists()
 
 
-def test_a_gguf_is_chosen_by_name_or_when_it_is_the_only_one() -> None:
-    one = listing("m.Q8_0.gguf", "README.md")
-    assert [file.name for file in choose_files(HubSource("org/name"), one)] == ["m.Q8_0.gguf"]
-    two = listing("m.Q8_0.gguf", "sub/m.F16.gguf")
-    with pytest.raises(PullError, match=r"2 GGUF files; name one: hf:org/name:FILE.*m\.Q8_0\.gguf, sub/m\.F16\.gguf"):
-        choose_files(HubSource("org/name"), two)
-    [file] = choose_files(HubSource("org/name", file="sub/m.F16.gguf"), two)
-    assert file.local_name == "m.F16.gguf"
+async def test_a_broken_off_pull_of_parts_goes_on_within_the_part(split_hub: StandIn, catalog: Catalog) -> None:
+    split_hub.cut_file, split_hub.cut_after = "Q8_0/tiny-Q8_0-00002-of-00003.gguf", 3 * CHUNK
+    split_hub.down_after_cut = True
+    with pytest.raises(PullError, match=r"of tiny-Q8_0-00002-of-00003\.gguf are kept: pull again"):
+        await catalog.pull("org/name:Q8_0", silent)
+    assert catalog.local() == []
+    split_hub.status = None
+    assert (await catalog.pull("org/name:Q8_0", silent)).error is None
+    assert split_hub.ranges == [f"bytes={3 * CHUNK}-"]
+    assert split_hub.sent == sum(len(content) for name, content in split_hub.files.items() if "Q8_0" in name)
 
 
-def test_pickles_and_split_files_are_refused() -> None:
-    with pytest.raises(PullError, match="pickles, which can run code"):
-        choose_files(HubSource("org/name"), listing("config.json", "pytorch_model.bin"))
-    split = listing("m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
-    with pytest.raises(PullError, match="one part of a split GGUF"):
-        choose_files(HubSource("org/name", file="m-00001-of-00002.gguf"), split)
+async def test_a_part_with_a_wrong_hash_is_refused(split_hub: StandIn, catalog: Catalog) -> None:
+    split_hub.lie = True
+    with pytest.raises(PullError, match=r"tiny-Q8_0-00001-of-00003\.gguf.* has the hash .* was removed"):
+        await catalog.pull("org/name:Q8_0", silent)
+    assert catalog.local() == []

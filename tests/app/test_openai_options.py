@@ -65,6 +65,7 @@ def ids_of(client: Client, text: str) -> list[int]:
         ({"typical_p": 0.5}, "typical_p=0.5"),
         ({"xtc_probability": 0.5, "xtc_threshold": 0.2}, "xtc_probability=0.5, xtc_threshold=0.2"),
         ({"min_tokens": 3}, "min_tokens=3"),
+        ({"allowed_token_ids": [7, 9]}, "allowed_token_ids=(7, 9)"),
         ({"logprobs": 3, "logprobs_mode": "processed"}, "logprobs=3, prompt_logprobs=None, logprobs_mode='processed'"),
         ({"response_format": {"type": "json_object"}}, "Guided(kind='json', text='')"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "Guided(kind='json', text='')"),
@@ -113,6 +114,24 @@ def test_a_grammar_at_fault_is_a_400_with_its_place(client: Client) -> None:
     assert response.json()["error"]["code"] == "invalid_grammar"
     assert response.json()["error"]["param"] == "guided_regex"
     assert response.json()["error"]["message"].startswith("regex: BAD")
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+def test_a_grammar_at_fault_is_a_400_before_a_stream_begins(client: Client, path: str) -> None:
+    prompt = {"prompt": "x"} if path == "completions" else {"messages": [{"role": "user", "content": "x"}]}
+    response = client.post(f"/v1/{path}", json={**prompt, "guided_regex": "BAD", "stream": True})
+    assert response.status_code == 400
+    assert response.headers["content-type"] == "application/json"
+    assert response.json()["error"]["param"] == "guided_regex"
+    good = streamed(client, path, {**prompt, "guided_regex": "good", "max_tokens": 100})
+    assert good[-1]["finish_reason"] == "stop"
+
+
+def test_a_token_that_is_not_there_cannot_be_allowed(client: Client) -> None:
+    for ids in ([320], []):
+        response = client.post("/v1/completions", json={"prompt": "x", "allowed_token_ids": ids})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"].startswith("allowed_token_ids")
 
 
 def test_an_answer_that_completes_its_grammar_keeps_its_last_token(client: Client) -> None:
@@ -261,6 +280,43 @@ def test_an_error_of_one_sample_is_the_requests(client: Client) -> None:
     response = client.post("/v1/completions", json={"prompt": "FAIL", "n": 2})
     assert response.status_code == 500
     client.until(lambda: client.get("/api/engines").json()["engines"][0]["stats"]["num_requests_running"] == 0)
+
+
+def test_several_prompts_are_answered_in_order(client: Client) -> None:
+    prompts = ["SAY«one»", "SAY«twofold»"]
+    fields: dict[str, Any] = {"n": 2, "echo": True, "seed": 5, "max_tokens": 50, "logprobs": 1}
+    answer = complete(client, prompt=prompts, **fields)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert [choice["text"] for choice in answer["choices"]] == ["SAY«one»one"] * 2 + ["SAY«twofold»twofold"] * 2
+    alone = [complete(client, prompt=prompt, **fields)["usage"] for prompt in prompts]
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert answer["usage"][name] == sum(each[name] for each in alone)
+    assert answer["seed"] == 5
+    by_ids = complete(client, prompt=[ids_of(client, "SAY«3»")] * 2)
+    assert [choice["text"] for choice in by_ids["choices"]] == ["3", "3"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"n": 2}, {"logprobs": 2, "echo": True}, {"stop": "o"}])
+def test_several_prompts_streamed_equal_whole_ones(client: Client, fields: dict[str, Any]) -> None:
+    body = {"prompt": ["SAY«one or two»", "SAY«three»", "hi"], "max_tokens": 20, **fields}
+    whole = complete(client, **body)["choices"]
+    pieces = streamed(client, "completions", body)
+    assert len(whole) == 3 * fields.get("n", 1)
+    for choice in whole:
+        mine = [piece for piece in pieces if piece["index"] == choice["index"]]
+        assert "".join(piece["text"] for piece in mine) == choice["text"]
+        assert [piece["finish_reason"] for piece in mine] == [None] * (len(mine) - 1) + [choice["finish_reason"]]
+
+
+def test_a_prompt_that_fails_ends_the_others(client: Client) -> None:
+    body = {"prompt": ["ENDLESS SLOW", "FAIL"], "max_tokens": 400}
+    assert client.post("/v1/completions", json=body).status_code == 500
+    with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
+        last = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")][-1]
+    assert last["error"]["code"] == "engine_error"
+    client.until(lambda: client.get("/api/engines").json()["engines"][0]["stats"]["num_requests_running"] == 0)
+    rows = client.get("/api/requests?limit=4").json()["requests"]
+    assert sorted(row["state"] for row in rows) == ["failed", "failed", "finished", "finished"]
 
 
 # ---- the queue's limit ----------------------------------------------------------------------------------------------

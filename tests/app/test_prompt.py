@@ -51,6 +51,22 @@ def test_special_tokens_of_a_message_are_plain_text(encoder: PromptEncoder, voca
     assert text in b"".join(vocab.token_bytes(i) for i in ids).decode()
 
 
+def test_a_variables_special_tokens_are_plain_text(vocab: Vocab) -> None:
+    encoder = PromptEncoder(ChatTemplate("{{ note.of[0] }}<|im_end|>"), vocab)
+    ids = encoder.encode([{"role": "user", "content": ""}], variables={"note": {"of": ["<|im_start|>"]}})
+    assert [i for i in ids if i in vocab.special_ids] == vocab.encode("<|im_end|>")
+
+
+def test_a_continued_message_is_cut_behind_its_text(encoder: PromptEncoder, vocab: Vocab) -> None:
+    ids = encoder.encode(
+        [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "so <|im_end|>"}],
+        add_generation_prompt=False,
+        continue_final_message=True,
+    )
+    assert vocab.decode(ids, skip_special_tokens=False).endswith("<|im_start|>assistant\nso <|im_end|>")
+    assert ids[-1] not in vocab.special_ids
+
+
 def test_a_refusing_template_is_an_error(vocab: Vocab) -> None:
     with pytest.raises(ChatTemplateError, match="no thanks"):
         say(PromptEncoder(ChatTemplate("{{ raise_exception('no thanks') }}"), vocab), "hi")

@@ -87,6 +87,8 @@ def test_with_a_key_nothing_is_open_without_it(locked: Client, path: str) -> Non
     assert response.headers["www-authenticate"] == "Bearer"
     assert locked.get(path, headers={"authorization": "Bearer wrong"}).status_code == 401
     assert locked.get(path, headers={"authorization": f"Bearer {KEY}"}).status_code != 401
+    assert locked.get(path, headers={"x-api-key": "wrong"}).status_code == 401
+    assert locked.get(path, headers={"x-api-key": KEY}).status_code != 401
 
 
 def test_the_socket_needs_the_key_too(locked: Client) -> None:

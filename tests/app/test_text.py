@@ -116,9 +116,41 @@ def test_templates_render_as_transformers_renders_them(source: str) -> None:
     assert ChatTemplate(source, bos_token="<s>", eos_token="</s>").render(MESSAGES) == rendered[0][0]
 
 
+TRIMMING = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</{{ m.role }}>{% endfor %}"
+
+
+@pytest.mark.parametrize("source", [*TEMPLATES[:1], TEMPLATES[4], TRIMMING])
+@pytest.mark.parametrize("ending", ["The answer", " The answer is ", "Two\n\n"])
+def test_a_continued_message_ends_where_transformers_has_it_end(source: str, ending: str) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    messages = [*MESSAGES, {"role": "assistant", "content": ending}]
+    rendered = render_jinja_template([messages], chat_template=source, continue_final_message=True, eos_token="</s>")
+    ours = ChatTemplate(source, eos_token="</s>").render(
+        messages, add_generation_prompt=False, continue_final_message=True
+    )
+    assert ours == rendered[0][0]
+    assert messages[-1]["content"] == ending
+
+
+def test_a_template_without_the_last_content_cannot_be_continued() -> None:
+    with pytest.raises(ChatTemplateError, match="cannot be continued"):
+        ChatTemplate("{{ messages[0].content }}").render(MESSAGES, continue_final_message=True)
+
+
+def test_variables_are_the_templates_own_and_more() -> None:
+    template = ChatTemplate(
+        "{% set x = 1 %}{{ x }}{% if enable_thinking is false %}quiet{% endif %}{{ messages | length }}"
+    )
+    assert template.variables == {"enable_thinking", "messages"}
+    assert template.render(MESSAGES) == "12"
+    assert template.render(MESSAGES, variables={"enable_thinking": False, "messages": []}) == "1quiet2"
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
+        ("{{ 1 / 0 }}", "division by zero"),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
         ("{{ messages.append(1) }}", "unsafe|not callable|access"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),

@@ -33,6 +33,7 @@ TEMPLATES = {
     "thinker": HERMES + ANSWER.replace("\n", "\n<think>\n"),
     "plain": TURNS + ANSWER,
     "mistral": MISTRAL,
+    "coder": HERMES.replace("<tool_call>", "<tool_call>\n<function=f>\n<parameter=p>") + ANSWER,
 }
 WEATHER = {
     "type": "function",
@@ -162,6 +163,39 @@ def test_a_real_engine_under_the_grammar_can_only_call(tmp_path: Path) -> None:
             assert message["content"] is None
             assert {call["function"]["name"] for call in message["tool_calls"]} <= names
             assert all(json.loads(call["function"]["arguments"])["unit"] in "CF" for call in message["tool_calls"])
+
+
+def test_calls_in_qwen3_coders_form_have_the_types_of_the_tools(clients_api: openai.OpenAI) -> None:
+    number = {"type": "object", "properties": {"n": {"type": "integer"}, "city": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": number}}]
+    inner = "<parameter=n>\n5\n</parameter>\n<parameter=city>\n5\n</parameter>\n"
+    say = f"So.\n<tool_call>\n<function=get_weather>\n{inner}</function>\n</tool_call>"
+    for choice in ("auto", "required"):
+        body = asking(say, model="coder", tools=tools, tool_choice=choice)
+        found = clients_api.chat.completions.create(**body).choices[0]
+        assert (found.message.content, calls_of(found.message)) == ("So.", [("get_weather", {"n": 5, "city": "5"})])
+        assert found.finish_reason == "tool_calls"
+    text = {"type": "object", "properties": {"city": {"type": "string", "pattern": "a"}}}
+    odd = [{"type": "function", "function": {"name": "get_weather", "parameters": text}}]
+    with pytest.raises(openai.BadRequestError, match=r"the tool get_weather: .*'city' as plain text"):
+        clients_api.chat.completions.create(**asking(say, model="coder", tools=odd, tool_choice="required"))
+
+
+@pytest.mark.parametrize(
+    ("prefill", "say", "reasoning", "content"),
+    [
+        ("So", " it is", None, " it is"),
+        ("<think>Hm", " hm.</think>Yes", "hm.", "Yes"),
+        ("<think>Hm</think>So", "<think>", None, "<think>"),
+    ],
+)
+def test_a_continued_answer_is_past_its_thoughts_unless_they_are_open(
+    client: Client, prefill: str, say: str, reasoning: str | None, content: str
+) -> None:
+    messages = [{"role": "user", "content": f"SAY«{say}»"}, {"role": "assistant", "content": prefill}]
+    body = {"model": "thinker", "messages": messages, "continue_final_message": True}
+    message = client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
+    assert (message.get("reasoning_content"), message["content"]) == (reasoning, content)
 
 
 def test_thoughts_are_told_apart(client: Client, clients_api: openai.OpenAI) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 
-from db.connect import open_engine
+from db.connect import MIGRATIONS, open_engine
 from db.errors import StoreError
 from db.rows import DeviceSampleRow, EngineRunRow, EngineSampleRow, JobRow, MessageRow, RequestRow
 from db.store import Store
@@ -22,6 +25,28 @@ def test_migrations_from_nothing_build_the_tables_of_the_code(store: Store, path
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     engine.dispose()
+
+
+def test_answers_of_before_have_no_thoughts(path: Path) -> None:
+    engine = open_engine(path, writes=True)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.exec_driver_sql(
+            "INSERT INTO conversations (id, title, system_prompt, sampling, version, created_at, updated_at)"
+            " VALUES ('c', '', '', '{}', 1, 0, 0)"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO messages (id, conversation_id, role, content, state, created_at)"
+            " VALUES ('m', 'c', 'assistant', '<think>Hm.</think>Yes.', 'complete', 0)"
+        )
+    engine.dispose()
+    with closing(Store(path)) as store:
+        assert store.get_message("m") == MessageRow(
+            "m", "c", None, "assistant", "<think>Hm.</think>Yes.", "complete", 0.0, reasoning_content=""
+        )
 
 
 def test_connections_have_our_settings(store: Store, path: Path) -> None:

@@ -249,6 +249,7 @@ def test_a_refused_load_says_why(unloaded_url: str, open_page: Opener) -> None:
         page = tab.go("/models")
         page.click("[data-model=smollm2-135m-instruct] .pz-primary")
         expect(page.locator(".pz-estimate .pz-fit")).to_contain_text("Fits")
+        expect(page.locator(".pz-estimate")).to_contain_text("In use already: this app")
         page.locator("dialog input[type=number]").nth(2).fill("16000000")
         expect(page.locator(".pz-estimate .pz-problem")).to_be_visible()
         page.click("dialog .pz-primary")

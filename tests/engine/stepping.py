@@ -56,12 +56,15 @@ def prompt_logits(runner: ModelRunner, prompt: list[int], block_size: int = 16) 
 
     A step yields logits for as many rows as the engine serves requests: load with max_num_seqs >= len(prompt).
     """
+    blocks = -(-len(prompt) // block_size)
     request = ScheduledRequest(
         request_id="logits",
         first=True,
         token_ids=tuple(prompt),
         num_computed_tokens=0,
-        block_ids=tuple(range(1, -(-len(prompt) // block_size) + 1)),
+        block_ids=tuple(
+            tuple(range(1 + group * blocks, 1 + (group + 1) * blocks)) for group in range(len(runner.batch.groups))
+        ),
         samples=True,
         sampling=SamplingParams(temperature=0),
         seed=0,

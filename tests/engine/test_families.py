@@ -14,10 +14,11 @@ from transformers import AutoModelForCausalLM
 
 from engine.checkpoint.hf_families import FAMILIES
 from engine.core.sampling_params import SamplingParams
-from engine.models.registry import MODELS
+from engine.loading import LoadError
+from engine.models.registry import FALLBACK, MODELS
 from tests.engine import transformers_oracle as oracle
 from tests.engine.stepping import complete, load, prompt_logits, rows_until_done
-from tests.engine.tiny_families import VARIANTS, family_checkpoint
+from tests.engine.tiny_families import SHAPES, VARIANTS, family_checkpoint, random_checkpoint
 
 FP64_TOLERANCE = 1e-9
 NUM_TOKENS = 64
@@ -37,7 +38,7 @@ def oracle_model(path: Path, dtype: torch.dtype) -> Any:
 def test_every_architecture_has_a_decoder() -> None:
     assert {family.key for family in FAMILIES.values()} <= MODELS.keys()
     tried = {model_type for model_type, _ in VARIANTS.values()}
-    assert tried == MODELS.keys()
+    assert tried == MODELS.keys() - {FALLBACK}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -82,3 +83,24 @@ def test_weights_are_counted(tmp_path: Path) -> None:
     for variant in ("qwen2", "gemma3", "olmo2", "phi3", "mixtral"):
         loaded = load(family_checkpoint(tmp_path / variant, variant), dtype="float32", **LIMITS)
         assert loaded.runner.model.weights_bytes == 4 * loaded.info.num_parameters, variant
+
+
+def test_dynamic_rope_beyond_the_trained_context_has_one_base(tmp_path: Path) -> None:
+    """The base that transformers takes for a text of max_model_len tokens serves texts of all lengths."""
+    changes = {"max_position_embeddings": 64}
+    rope = {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}
+    path = random_checkpoint(tmp_path / "tiny", "llama", SHAPES | changes | rope)
+    long = load(path, dtype="float64", max_model_len=96, max_num_seqs=96)
+    (setting,) = [setting for setting in long.settings if setting.name == "rope scaling"]
+    assert "stretched once, for 96 tokens" in setting.reason
+    model = oracle_model(path, torch.float64)
+    (prompt,) = prompts(96)
+    truth = oracle.double_logits(model, prompt)
+    assert float((prompt_logits(long.runner, prompt) - truth).abs().max()) < FP64_TOLERANCE
+    assert float((prompt_logits(long.runner, prompt[:40]) - truth[:40]).abs().max()) < FP64_TOLERANCE
+    plain = load(path, dtype="float64", max_num_seqs=64)
+    assert plain.plan.kv.max_model_len == 64
+    assert "rope scaling" not in {setting.name for setting in plain.settings}
+    assert float((prompt_logits(plain.runner, prompt[:40]) - truth[:40]).abs().max()) > 1e-3
+    with pytest.raises(LoadError, match="context is 64 tokens; ask for at most 128, by rope scaling"):
+        load(path, max_model_len=129)

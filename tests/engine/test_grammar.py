@@ -150,6 +150,20 @@ def test_a_grammar_that_cannot_be_is_refused_with_the_place(engine: Engine, kind
     assert not engine.has_requests()
 
 
+def test_a_grammar_can_be_checked_without_a_request(engine: Engine) -> None:
+    engine.add_request("good", [5], SamplingParams(max_tokens=5, ignore_eos=True))
+    engine.check_grammar("fine", Guided("regex", "[0-9]+"))
+    engine.check_grammar("broken", Guided("regex", "a(b"))
+    rows: list[RequestOutput] = []
+    while {row.request_id for row in rows if row.finish_reason} != {"good", "fine", "broken"}:
+        rows += engine.step() if engine.has_work() else []
+    verdicts = {row.request_id: (row.finish_reason, row.error) for row in rows if row.request_id != "good"}
+    assert verdicts["fine"] == ("stop", None)
+    assert str(verdicts["broken"][1]).startswith("guided: regex: ")
+    assert engine.stats().requests_finished_total == 1, "a check is no request"
+    assert not engine.has_requests()
+
+
 def test_others_run_while_a_grammar_is_compiled_and_an_abort_needs_no_compiler(engine: Engine) -> None:
     gate = threading.Event()
 

@@ -38,9 +38,19 @@ def test_an_fp16_checkpoint_runs_in_bfloat16_and_says_so(tmp_path: Path) -> None
 def test_weights_that_do_not_fit_are_refused_with_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = read_checkpoint(tiny_llama_checkpoint(tmp_path / "tiny"))
     monkeypatch.setattr(device, "host_memory", lambda: (1 << 30, 100_000))
-    with pytest.raises(SizingError, match="100000 are available") as caught:
+    with pytest.raises(SizingError, match=r"0\.1 MiB are available: short by") as caught:
         plan_load(info, LoadOptions(device="cpu"))
     assert caught.value.needed_bytes > 100_000
+    assert "1023.9 MiB of the 1.00 GiB of the host's memory are in use already" in str(caught.value)
+
+
+def test_file_pages_of_a_container_are_not_taken(tmp_path: Path) -> None:
+    for name, text in (("memory.max", 100 << 20), ("memory.current", 90 << 20)):
+        (tmp_path / name).write_text(f"{text}\n")
+    (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {60 << 20}\n")
+    assert device.host_memory(tmp_path) == (100 << 20, 70 << 20)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert device.host_memory(tmp_path)[0] > 100 << 20
 
 
 @pytest.mark.parametrize(("max_model_len", "effective"), [(64, "short"), (128, "long")])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.block_pool import BlockPool
-from engine.core.kv_cache_manager import KVCacheManager
+from engine.core.kv_cache_manager import CachedPrefix, KVCacheManager
 from engine.core.prefix import PrefixHasher
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
@@ -28,9 +28,16 @@ def compute(kv: KVCacheManager, name: str, tokens: list[int], salt: str = "") ->
     prefix = kv.cached_prefix(request)
     assert kv.allocate_slots(name, len(tokens), prefix=prefix) is not None
     request.num_computed_tokens = len(tokens)
-    kv.publish(request)
+    kv.commit(request)
     kv.check()
-    return [block.block_id for block in prefix]
+    return found_ids(prefix)
+
+
+def found_ids(prefix: CachedPrefix) -> list[int]:
+    """Of the one KV group."""
+    (table,) = prefix.tables
+    assert len(table) == prefix.num_blocks
+    return [block.block_id for block in table]
 
 
 def test_full_blocks_are_found_and_the_last_token_is_always_computed() -> None:
@@ -55,9 +62,9 @@ def test_freed_blocks_are_cached_until_they_are_taken_leaves_first() -> None:
     compute(kv, "a", list(range(12)))
     kv.free("a")
     assert (kv.pool.num_used, kv.pool.num_cached, kv.pool.num_available) == (0, 3, 5)
-    assert kv.allocate_slots("other", 12) == [4, 5, 3], "the tail of the old prefix goes before its start"
+    assert kv.allocate_slots("other", 12) == ((4, 5, 3),), "the tail of the old prefix goes before its start"
     request = Request("b", list(range(9)), SamplingParams(), 0, frozenset(), 1)
-    assert [block.block_id for block in kv.cached_prefix(request)] == [1, 2]
+    assert found_ids(kv.cached_prefix(request)) == [1, 2]
 
 
 def test_a_collision_of_hashes_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +83,7 @@ def test_allocation_with_a_prefix_fails_without_a_trace() -> None:
     kv.free("a")
     request = Request("b", list(range(40)), SamplingParams(), 0, frozenset(), 1)
     prefix = kv.cached_prefix(request)
-    assert len(prefix) == 3
+    assert prefix.num_blocks == 3
     assert kv.allocate_slots("b", 20, prefix=prefix) is None
     assert (kv.pool.num_cached, kv.pool.num_used) == (3, 0)
     kv.check()

@@ -16,6 +16,7 @@ from engine.protocol import (
     PROTOCOL_VERSION,
     AbortRequest,
     AddRequest,
+    CheckGrammar,
     Drain,
     EngineFailed,
     EngineReady,
@@ -174,6 +175,8 @@ def test_samples_grammars_and_log_probabilities_cross_the_pipe(spawned: Spawned)
     assert all(row.logprobs is not None and len(row.logprobs.logprobs) == len(row.token_ids) for row in rows)
     spawned.send(AddRequest("refused", [], sampling, n=3))
     assert [row.index for row in spawned.until(StepOutputs).rows] == [0, 1, 2]
+    spawned.send(CheckGrammar("c", Guided("regex", "a+")))
+    assert [row.finish_reason for row in spawned.rows("c")] == ["stop"]
     spawned.send(AddRequest("b", [5], SamplingParams(guided=Guided("regex", "a(b"))))
     spawned.send(Drain())
     assert [row.finish_reason for row in spawned.rows("b")] == ["error"]

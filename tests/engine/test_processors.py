@@ -31,6 +31,7 @@ PARAMS = st.fixed_dictionaries(
         "dry_multiplier": st.sampled_from([0.0, 0.8]),
         "dry_allowed_length": st.integers(1, 3),
         "dry_sequence_breakers": st.lists(TOKENS, max_size=2).map(tuple),
+        "allowed_token_ids": st.just(()) | st.lists(TOKENS, min_size=1, max_size=9).map(tuple),
         "min_tokens": st.sampled_from([0, 3]),
         "top_k": st.sampled_from([0, 1, 5]),
         "top_p": st.sampled_from([1.0, 0.7]),
@@ -69,6 +70,8 @@ def naive_adjust(logits: list[float], p: SamplingParams, text: list[int], prompt
         if length >= p.dry_allowed_length:
             out[token] -= p.dry_multiplier * p.dry_base ** (length - p.dry_allowed_length)
         if token in ends and len(text) - prompt < p.min_tokens:
+            out[token] = -math.inf
+        if p.allowed_token_ids and token not in p.allowed_token_ids:
             out[token] = -math.inf
     return out
 

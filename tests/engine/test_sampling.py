@@ -117,6 +117,16 @@ def test_a_row_that_cannot_be_drawn_spoils_no_other() -> None:
     assert (fine.token_id, fine.fault) == (1, None)
 
 
+def test_a_list_of_allowed_tokens_is_all_there_is() -> None:
+    logits = torch.tensor([[0.0, 9.0, 1.0, 2.0]])
+    for seed in range(20):
+        assert tokens(logits, [SamplingRow(SamplingParams(allowed_token_ids=(0, 2)), seed, 5)])[0] in (0, 2)
+    assert tokens(logits, [SamplingRow(SamplingParams(temperature=0.0, allowed_token_ids=(0, 2)), 0, 5)]) == [2]
+    nothing = SamplingRow(SamplingParams(allowed_token_ids=(2,), bad_words=((2,),)), 0, 5)
+    assert "no token is left" in str(sample(logits, [nothing], DRAW)[0].fault)
+    assert str(SamplingParams(allowed_token_ids=(4,)).token_id_fault(4)).startswith("allowed_token_ids: token id 4")
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

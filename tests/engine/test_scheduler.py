@@ -21,7 +21,7 @@ def request(name: str, prompt: int, output: int = 3, ends: frozenset[int] = froz
 
 
 def shares(plan: SchedulerOutput) -> list[tuple[str, int, int, tuple[int, ...], bool]]:
-    return [(r.request_id, r.num_computed_tokens, len(r.token_ids), r.block_ids, r.samples) for r in plan.requests]
+    return [(r.request_id, r.num_computed_tokens, len(r.token_ids), *r.block_ids, r.samples) for r in plan.requests]
 
 
 def run(target: Scheduler, plan: SchedulerOutput, token: int = 7) -> list[tuple[str, str | None]]:
@@ -89,7 +89,7 @@ def test_the_youngest_is_preempted_and_recomputed_with_its_output() -> None:
     run(s, s.schedule())
     plan = s.schedule()  # both stand at 8 tokens of 2 full blocks each: one more token needs a fifth block
     assert [r.request_id for r in plan.requests] == ["old"]
-    assert plan.requests[0].block_ids == (4,)
+    assert plan.requests[0].block_ids == ((4,),)
     assert plan.ended == ("young",)
     assert (s.num_preemptions, s.requests["young"].num_preemptions) == (1, 1)
     assert s.requests["young"].num_computed_tokens == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.config import GIB, MIB, LoadOptions, ModelConfig
@@ -13,7 +15,6 @@ from engine.core.sizing import (
     kv_bytes_per_token,
     plan_kv,
     weights_bytes,
-    workspace_bytes,
 )
 
 SMOLLM = ModelConfig(
@@ -37,8 +38,6 @@ def test_bytes_of_the_parts() -> None:
     assert kv_bytes_per_block(SMOLLM, 16, 2) == BLOCK
     assert kv_bytes_per_block(SMOLLM, 16, 4) == 2 * BLOCK
     assert weights_bytes(134_515_008, 2) == 269_030_016
-    per_token = 2 * 576 + 2 * 576 + 2 * 192 + 3 * 1536
-    assert workspace_bytes(SMOLLM, 512, 16, 2) == 512 * per_token * 2 + 2 * 16 * 49152 * 4
 
 
 def test_default_pool_holds_every_sequence_in_full_and_no_more() -> None:
@@ -116,3 +115,54 @@ def test_a_gpu_pool_takes_all_it_is_given() -> None:
 def test_format_bytes() -> None:
     assert format_bytes(3 * GIB // 2) == "1.50 GiB"
     assert format_bytes(220 * MIB) == "220.0 MiB"
+
+
+def gemma3_270m() -> ModelConfig:
+    """18 layers, every sixth of full attention: a group of those 3, five groups of 3 with a window of 512."""
+    windows = tuple(0 if (index + 1) % 6 == 0 else 512 for index in range(18))
+    return replace(
+        SMOLLM,
+        num_hidden_layers=18,
+        num_key_value_heads=1,
+        head_dim=256,
+        max_position_embeddings=32768,
+        layer_windows=windows,
+    )
+
+
+def test_sliding_layers_cost_their_window() -> None:
+    config = gemma3_270m()
+    layer = 2 * 256 * 2
+    assert kv_bytes_per_block(config, 16, 2) == 16 * 3 * layer
+    assert kv_bytes_per_token(config, 2, context=512) == 18 * layer
+    assert kv_bytes_per_token(config, 2, context=1024) == 3 * layer + 15 * layer // 2
+    assert kv_bytes_per_token(config, 2) == 3 * layer + 15 * layer // 64
+    same = replace(config, layer_windows=(512,) * 18)
+    assert kv_bytes_per_token(same, 2, context=32768) == 18 * layer // 64
+
+
+def test_the_pool_of_a_model_with_windows() -> None:
+    config, block = gemma3_270m(), 16 * 3 * 2 * 256 * 2
+    whole = 32768 // 16 + 5 * 65  # a chunk of 512 behind a window of 511 others touches 65 blocks
+    exact = LoadOptions(max_model_len=32768, kv_cache_memory_bytes=(whole + 1) * block)
+    plan = plan_kv(config, exact, GIB, 2)
+    assert (plan.num_blocks, plan.max_model_len, plan.max_model_len_that_fits) == (whole + 1, 32768, 32768)
+    assert [(group.window, len(group.layers)) for group in plan.groups] == [(0, 3)] + [(512, 3)] * 5
+    with pytest.raises(SizingError) as refusal:
+        plan_kv(config, replace(exact, kv_cache_memory_bytes=whole * block), GIB, 2)
+    assert refusal.value.needed_bytes == (whole + 1) * block
+    assert refusal.value.max_model_len_that_fits == 32768 - 16
+    short = plan_kv(config, LoadOptions(kv_cache_memory_bytes=61 * block), GIB, 2)
+    assert (short.max_model_len, short.max_model_len_that_fits) == (160, 160), "below the window all groups grow alike"
+    chunks = replace(exact, kv_cache_memory_bytes=GIB, long_prefill_token_threshold=16)
+    assert plan_kv(config, chunks, GIB, 2).max_model_len_that_fits == 32768
+    house = plan_kv(config, LoadOptions(max_num_seqs=2, max_model_len=2048), 20 * GIB, 2)
+    assert house.num_blocks == 2 * (128 + 5 * 65) + 1
+
+
+def test_a_window_in_every_layer_lets_any_context_fit() -> None:
+    config = replace(SMOLLM, layer_windows=(64,) * 30, max_position_embeddings=100_000)
+    options = LoadOptions(max_num_batched_tokens=16, kv_cache_memory_bytes=7 * BLOCK)  # 79 tokens touch 6 blocks
+    assert plan_kv(config, options, GIB, 2).max_model_len == 100_000
+    fewer = plan_kv(config, replace(options, kv_cache_memory_bytes=6 * BLOCK), GIB, 2)
+    assert fewer.max_model_len == 80

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.soak import soak
+from bench.soak_engine import soak
 
 
 def test_nothing_is_left_behind_by_a_mixed_life() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from engine.checkpoint import read_checkpoint
-from engine.vocab import Vocab, VocabError, load_vocab, write_tokenizer
-from engine.vocab_gguf import PRE_TOKENIZERS
+from engine.vocab import Vocab, VocabError, convert_gguf_tokenizer, load_vocab, write_tokenizer
+from engine.vocab_pretokenizers import PRE_TOKENIZERS
 from tests.engine.test_checkpoint import edit_json, write_tiny_gguf
 from tests.engine.tiny_checkpoint import CHAT_TEMPLATE, tiny_config, tiny_llama_checkpoint, tiny_tokenizer
 
@@ -190,6 +191,67 @@ def test_sentencepiece(tmp_path: Path) -> None:
 def test_sentencepiece_without_the_leading_space(tmp_path: Path) -> None:
     vocab = load_gguf_vocab(tmp_path, SPM_KEYS | {"tokenizer.ggml.add_space_prefix": False})
     assert joined(vocab, vocab.encode(TEXT)) == TEXT == vocab.decode(vocab.encode(TEXT))
+
+
+def spm_keys(*more: tuple[str, int], **keys: Any) -> dict[str, Any]:
+    """SPM_KEYS with tokens, (text, type), put behind its own."""
+    return SPM_KEYS | {
+        "tokenizer.ggml.tokens": [*SPM_TEXTS, *(text for text, _ in more)],
+        "tokenizer.ggml.scores": [*SPM_KEYS["tokenizer.ggml.scores"], *(0.0 for _ in more)],
+        "tokenizer.ggml.token_type": [*SPM_KEYS["tokenizer.ggml.token_type"], *(kind for _, kind in more)],
+        **{f"tokenizer.ggml.{name}": value for name, value in keys.items()},
+    }
+
+
+def spelled(folder: Path, keys: dict[str, Any], text: str, **options: bool) -> list[str]:
+    vocab = load_gguf_vocab(folder, keys)
+    return [keys["tokenizer.ggml.tokens"][token_id] for token_id in vocab.encode(text, **options)]
+
+
+def test_sentencepiece_begins_words_anew_behind_every_token_found_in_text(tmp_path: Path) -> None:
+    assert spelled(tmp_path, SPM_KEYS, "the[TOOL]the<s>the") == ["▁the", "[TOOL]", "▁the", "<s>", "▁the"]
+
+
+def test_sentencepiece_takes_what_a_user_writes_as_text(tmp_path: Path) -> None:
+    literal = spelled(tmp_path, SPM_KEYS, "<s>[TOOL]", parse_special=False)
+    assert literal == ["▁", "<0x3C>", "<0x73>", "<0x3E>", "[TOOL]"]
+    vocab = load_gguf_vocab(tmp_path, SPM_KEYS)
+    assert vocab.encode("<0x41>", parse_special=False) != [SPM_TEXTS.index("<0x41>")]
+    assert vocab.decode(vocab.encode("<0x41>", parse_special=False)) == "<0x41>"
+
+
+def test_sentencepiece_runs_of_spaces_as_gemma_has_them(tmp_path: Path) -> None:
+    keys = spm_keys(("  ", 4), ("   ", 4), ("\n\n", 4), add_space_prefix=False)
+    assert spelled(tmp_path, keys, "a   b\n\n c") == ["a", "   ", "b", "\n\n", "▁", "c"]
+    vocab = load_gguf_vocab(tmp_path, keys)
+    assert joined(vocab, vocab.encode("a   b\n\n c")) == "a   b\n\n c" == vocab.decode(vocab.encode("a   b\n\n c"))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_sentencepiece_without_bytes_has_an_unknown_token(tmp_path: Path, named: bool) -> None:
+    texts = ["<unk>", "<s>", "</s>", "▁", "a"]
+    keys: dict[str, Any] = SPM_KEYS | {
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.scores": [0.0] * len(texts),
+        "tokenizer.ggml.token_type": [2, 3, 3, 1, 1],
+        "tokenizer.ggml.unknown_token_id": 0 if named else None,
+    }
+    assert spelled(tmp_path, keys, "aéüa") == ["▁", "a", "<unk>", "a"]
+    keys = keys | {"tokenizer.ggml.token_type": [1, 3, 3, 1, 1], "tokenizer.ggml.unknown_token_id": None}
+    with pytest.raises(VocabError, match="tokens lacks <0x00>, and there is no unknown token"):
+        load_gguf_vocab(tmp_path, keys)
+
+
+def test_phi3_tokens_swallow_the_white_space_behind_them(tmp_path: Path) -> None:
+    keys = spm_keys(("<|user|>", 3), ("<|endoftext|>", 3))
+    info = read_checkpoint(write_tiny_gguf(tmp_path / "x.gguf", keys))
+    phi3 = replace(info, metadata=info.metadata | {"general.architecture": "phi3"})
+    texts = {}
+    for each in (info, phi3):
+        ids = convert_gguf_tokenizer(each).encode("<|user|>\nthe<|endoftext|>\nthe", add_special_tokens=False).ids
+        texts[each is phi3] = [keys["tokenizer.ggml.tokens"][token_id] for token_id in ids]
+    end = ["<|endoftext|>", "▁", "<0x0A>", "t", "he"]
+    assert texts == {False: ["<|user|>", "▁", "<0x0A>", "t", "he", *end], True: ["<|user|>", "▁the", *end]}
 
 
 def test_folders_without_a_tokenizer(tmp_path: Path) -> None:

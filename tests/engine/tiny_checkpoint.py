@@ -76,6 +76,20 @@ def tiny_llama_checkpoint(
     return folder
 
 
+def tiny_gguf_parts(folder: Path, count: int, *, stem: str = "tiny", seed: int = 0) -> list[Path]:
+    """The same checkpoint as a GGUF file split into `count` parts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = tiny_config()
+    tensors = list(gguf_tensors(config, tiny_weights(config, seed), "F32").items())
+    paths = []
+    for index in range(count):
+        keys = {"split.no": index, "split.count": count, "split.tensors.count": len(tensors)}
+        metadata = (gguf_metadata(config) if index == 0 else {}) | keys
+        path = folder / f"{stem}-{index + 1:05}-of-{count:05}.gguf"
+        paths.append(write_gguf(path, metadata, dict(tensors[index::count])))
+    return paths
+
+
 def tiny_config(**overrides: Any) -> dict[str, Any]:
     """config.json of the tiny model, with `overrides` put over it."""
     return {

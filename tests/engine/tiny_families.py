@@ -98,13 +98,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "gemma3 uneven": ("gemma3_text", GEMMA | {"num_hidden_layers": 7, "sliding_window_pattern": 3}),
 }
 
 
 def family_checkpoint(folder: Path, variant: str, seed: int = 0) -> Path:
     """Write the variant's checkpoint into `folder`."""
     model_type, changes = VARIANTS[variant]
-    config = AutoConfig.for_model(model_type, **(SHAPES | changes))
+    return random_checkpoint(folder, model_type, SHAPES | changes, seed)
+
+
+def random_checkpoint(folder: Path, model_type: str, settings: dict[str, Any], seed: int = 0) -> Path:
+    """Write a random model of transformers with these settings into `folder`."""
+    config = AutoConfig.for_model(model_type, **settings)
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
@@ -114,6 +120,11 @@ def family_checkpoint(folder: Path, variant: str, seed: int = 0) -> Path:
             if parameter.dim() >= 2:
                 parameter.copy_(noise.mul_(1.5 / parameter.shape[-1] ** 0.5))
             else:
-                parameter.copy_(noise.mul_(0.1) + (1.0 if "norm" in name and "gemma" not in model_type else 0.0))
+                parameter.copy_(noise.mul_(0.1) + (1.0 if _scales(name) and "gemma" not in model_type else 0.0))
     model.save_pretrained(folder)
     return folder
+
+
+def _scales(name: str) -> bool:
+    """Whether a vector is the weight of a norm."""
+    return name.endswith("weight") and ("norm" in name or ".ln_" in name)

@@ -24,7 +24,7 @@ def logits(model: Any, prompt: list[int]) -> torch.Tensor:
 
 def double_logits(model: Any, prompt: list[int]) -> torch.Tensor:
     """The logits of a float64 model with norms and softmax in fp64."""
-    with _double_norms(model), _double_softmax():
+    with _double_norms(model), double_softmax():
         return logits(model, prompt)
 
 
@@ -55,7 +55,7 @@ def _double_norms(model: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _double_softmax() -> Iterator[None]:
+def double_softmax() -> Iterator[None]:
     """softmax keeps its input's dtype, even where fp32 is asked for, and `float()` leaves fp64 alone."""
     softmax, to_float = torch.nn.functional.softmax, torch.Tensor.float
 

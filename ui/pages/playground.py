@@ -55,9 +55,10 @@ async def complete(
     min_p: float,
     seed: str,
     stop: str,
+    chosen: str | None,
     request: gr.Request,
 ) -> AsyncIterator[dict[str, Any]]:
-    """Stream one completion into the pane."""
+    """Stream one completion of the chosen model, else of the first that is loaded, into the pane."""
     started = painted = time.monotonic()
     completion = Completion()
     if seed.strip() and not seed.strip().isdecimal():
@@ -76,7 +77,7 @@ async def complete(
     model = None
     try:
         async with _client(request) as client:
-            model = await first_model(client)
+            model = chosen or await first_model(client)
             if model is None:
                 yield _shown(prompt, completion, "no_model", started)
                 return
@@ -112,6 +113,7 @@ def build() -> None:
     pane("heading")
     with gr.Row(elem_classes="pz-playground-page", equal_height=False):
         with gr.Column(scale=5, elem_classes="pz-card pz-form-card"):
+            model = pane("playground_model")
             prompt = gr.Textbox(
                 label=text("prompt"), placeholder=text("prompt_placeholder"), lines=6, max_lines=16, elem_id="pz-prompt"
             )
@@ -123,7 +125,7 @@ def build() -> None:
             sheet = pane("playground")
     running = run.click(
         complete,
-        [prompt, *sampling],
+        [prompt, *sampling, model],
         sheet,
         show_progress="hidden",
         concurrency_limit=None,

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.parsers.answer import AnswerParser
 from app.parsers.base import ContentDelta, Delta, ReasoningDelta, ToolCallDelta, ToolParser
 from app.parsers.reasoning import ReasoningParser
 
 NAMES = ("get_weather", "add", "get-time")
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "get_weather": {"properties": {"city": {"type": "string"}}},
+    "add": {"properties": {"a": {"type": "integer"}, "b": {"type": "array"}}},
+}
 
 
 @dataclass
@@ -58,9 +63,11 @@ def read(
     *,
     opened: bool = False,
     names: Sequence[str] = NAMES,
+    schemas: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Answer:
     parser = AnswerParser(
-        None if reasoning is None else reasoning(opened=opened), None if tools is None else tools(names)
+        None if reasoning is None else reasoning(opened=opened),
+        None if tools is None else tools(names, schemas=schemas or SCHEMAS),
     )
     deltas = [delta for piece in pieces for delta in parser.feed(piece)]
     return joined(deltas + parser.finish())

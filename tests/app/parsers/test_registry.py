@@ -9,6 +9,7 @@ from app.parsers.json_calls import HermesParser, LlamaParser, MistralArgsParser,
 from app.parsers.pythonic import PythonicParser
 from app.parsers.reasoning import MistralReasoning, ReasoningParser
 from app.parsers.registry import REASONING_PARSERS, TOOL_PARSERS, reasoning_parser, tool_parser
+from app.parsers.xml_calls import XmlCallParser
 
 FORMS = [
     ("{% if tools %}return within <tool_call></tool_call> tags{% endif %}", HermesParser),
@@ -17,6 +18,7 @@ FORMS = [
     ("{% if tools %}[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}{% endif %}", MistralArgsParser),
     ("{% if tools %}[func_name1(params_name1=params_value1)]{% endif %}", PythonicParser),
     ("{% if tools %}<|python_start|>{% endif %}", PythonicParser),
+    ("{% if tools %}<tool_call>\\n<function=name>\\n<parameter=p>\\nvalue{% endif %}", XmlCallParser),
     ("{% if tools %}<tool_call>\\n<function=name>{% endif %}", None),
     ("{{ messages[0].content }}", None),
     ("a user's <tool_call> in a template that takes none", None),
