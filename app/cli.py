@@ -21,8 +21,8 @@ import uvicorn
 from pydantic import ValidationError
 
 from app.catalog import Catalog
-from app.catalog_entry import CatalogError
-from app.download import PullError
+from app.catalog.download import PullError
+from app.catalog.entry import CatalogError
 from app.home import DATABASE, HomeError, HomeLock, prepare_home, running_url
 from app.logs import log_to_terminal
 from app.settings import ASSETS, ENV_PREFIX, BindError, Settings

@@ -18,14 +18,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.answer_plan import thoughts_plan
+from app.dialects.answer_plan import thoughts_plan
+from app.dialects.sampling import sampling_params
 from app.engines import Engine, Engines
 from app.errors import ApiError
 from app.generation import Generation, Generations, RequestOptions, room_for_output
 from app.live import LiveHub
 from app.parsers.answer import AnswerParser
 from app.parsers.base import Delta, ReasoningDelta, ToolCallDelta
-from app.sampling import sampling_params
 from app.text import ChatTemplateError
 from app.writes import unwatched
 from db.errors import StoreError

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.catalog import Catalog
-from app.catalog_entry import CatalogError
-from app.catalog_local import LocalModel
+from app.catalog.entry import CatalogError
+from app.catalog.local import LocalModel
 from app.devices import DeviceSample, host_memory
 from app.errors import ApiError
 from app.events import EventLog

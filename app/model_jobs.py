@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.catalog import Catalog, UnknownModelError
-from app.catalog_entry import CatalogError
-from app.download import PullError
+from app.catalog.download import PullError
+from app.catalog.entry import CatalogError
 from app.engines import Engines
 from app.errors import ApiError
 from app.events import EventLog

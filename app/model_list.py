@@ -7,8 +7,8 @@ disk or loaded has exactly one row, a broken one included.
 from __future__ import annotations
 
 from app.catalog import Catalog
-from app.catalog_entry import CatalogEntry
-from app.catalog_local import LocalModel
+from app.catalog.entry import CatalogEntry
+from app.catalog.local import LocalModel
 from app.engines import Engines
 from app.fit import FitEstimate, estimate
 from app.jobs import JobRunner

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.catalog_entry import CatalogEntry
+from app.catalog.entry import CatalogEntry
 from engine.core.sampling_params import SamplingError, SamplingParams
 
 log = logging.getLogger(__name__)

@@ -19,6 +19,7 @@ from app.body_limit import BodyLimit
 from app.catalog import Catalog
 from app.conversations import ConversationService
 from app.devices import DeviceSampler
+from app.dialects.response_store import ResponseStore
 from app.engines import Engines
 from app.errors import install_error_handlers
 from app.events import EventLog
@@ -32,7 +33,6 @@ from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
 from app.recorder import Recorder
-from app.response_store import ResponseStore
 from app.routes import (
     conversations,
     embeddings,

@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection
 
 from app.catalog import Catalog
 from app.conversations import ConversationService
+from app.dialects.response_store import ResponseStore
 from app.engines import Engines
 from app.events import EventLog
 from app.generation import Generations
@@ -20,7 +21,6 @@ from app.live import LiveHub
 from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
-from app.response_store import ResponseStore
 from app.settings import Settings
 from db.store import Store
 

@@ -31,8 +31,8 @@ class AddRequest(_Message, frozen=True):
     """Start a request. `prompt_token_ids` is not empty. `request_id` is unique within the engine's life.
 
     n: how many samples of the prompt; rows bear their `index`, and each sample gets a row with a finish_reason.
-    pooling: "last" or "mean": no tokens, but the prompt's hidden states after the final norm, of its last token or their
-    mean, scaled to length 1. `sampling` means nothing then.
+    pooling: "last" or "mean": no tokens, but the prompt's hidden states after the final norm, of its last token or
+    their mean, scaled to length 1. `sampling` means nothing then.
     """
 
     request_id: str

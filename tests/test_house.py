@@ -26,7 +26,12 @@ from tests.test_architecture import PACKAGES, imports, registries, shown, source
 ROOT = Path(__file__).resolve().parents[1]
 MODEL_ID = "smollm2-135m-instruct"
 MAKE_TARGETS = ("run", "test", "check", "bench", "bench-serving", "soak", "gpu-check", "clean", "help")
-NOT_SETTINGS = {"PIZARRA_TORCH_INDEX", "PIZARRA_CHROMIUM"}  # read by the scripts, not by the server
+NOT_SETTINGS = {  # read by the scripts and by the kernels, not by the server
+    "PIZARRA_TORCH_INDEX",
+    "PIZARRA_CHROMIUM",
+    "PIZARRA_KERNEL_CACHE",
+    "PIZARRA_KERNEL_MARCH",
+}
 
 
 def text(name: str) -> str:

@@ -12,9 +12,9 @@ import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from app.answer_shapes import note_ignored
-from app.embedding_schemas import EmbeddingBody
-from app.embeddings import prepare_embeddings, written
+from app.dialects.answer_shapes import note_ignored
+from app.dialects.embedding_schemas import EmbeddingBody
+from app.dialects.embeddings import prepare_embeddings, written
 from app.services import Services, services
 from app.streaming import unless_disconnected
 

@@ -13,13 +13,13 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from app.answer_shapes import note_ignored
-from app.anthropic_blocks import MessageBlocks, whole_content
-from app.anthropic_chat import chat_of, ignored_fields
-from app.anthropic_schemas import MessagesBody, PromptBody, TokensCount
+from app.dialects.answer_shapes import note_ignored
+from app.dialects.anthropic_blocks import MessageBlocks, whole_content
+from app.dialects.anthropic_chat import chat_of, ignored_fields
+from app.dialects.anthropic_schemas import MessagesBody, PromptBody, TokensCount
+from app.dialects.prepared import chat_prompt, prepare_chat
 from app.errors import REQUEST_ID_HEADER, ApiError, AsciiJSONResponse, anthropic_body
 from app.generation import Generation
-from app.prepared import chat_prompt, prepare_chat
 from app.services import Services, services
 from app.streaming import EventStream, named_event, server_stopping, unless_disconnected
 

@@ -16,15 +16,15 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from app.answer_shapes import ChatShape, Shape, TextShape, envelope, note_ignored, usage
+from app.dialects.answer_shapes import ChatShape, Shape, TextShape, envelope, note_ignored, usage
+from app.dialects.openai_schemas import ChatCompletionBody, CompletionBody, CompletionFields
+from app.dialects.prepared import prepare_chat, prepare_completion
+from app.dialects.several import pieces_of_all
 from app.engines import Engine
 from app.errors import ApiError, openai_body
 from app.generation import Generation
-from app.openai_schemas import ChatCompletionBody, CompletionBody, CompletionFields
-from app.prepared import prepare_chat, prepare_completion
 from app.sample_text import TokenLogprob
 from app.services import Services, services
-from app.several import pieces_of_all
 from app.streaming import EventStream, server_stopping, unless_disconnected
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])

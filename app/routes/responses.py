@@ -13,13 +13,13 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from app.answer_shapes import note_ignored
+from app.dialects.answer_shapes import note_ignored
+from app.dialects.prepared import prepare_chat
+from app.dialects.response_store import StoredResponse
+from app.dialects.responses_answer import ResponseAnswer
+from app.dialects.responses_request import chat_body, in_responses_terms
+from app.dialects.responses_schemas import ITEMS, AnyItem, ResponsesBody
 from app.errors import ApiError
-from app.prepared import prepare_chat
-from app.response_store import StoredResponse
-from app.responses_answer import ResponseAnswer
-from app.responses_request import chat_body, in_responses_terms
-from app.responses_schemas import ITEMS, AnyItem, ResponsesBody
 from app.services import Services, services
 from app.streaming import EventStream, named_event, server_stopping, unless_disconnected
 

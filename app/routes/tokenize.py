@@ -9,12 +9,12 @@ import asyncio
 
 from fastapi import APIRouter, Depends, Response
 
-from app.answer_plan import unread_variables
-from app.answer_shapes import note_ignored
+from app.dialects.answer_plan import unread_variables
+from app.dialects.answer_shapes import note_ignored
+from app.dialects.logprobs import TokenSpelling
+from app.dialects.openai_schemas import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
+from app.dialects.prepared import chat_prompt
 from app.errors import ApiError
-from app.logprobs import TokenSpelling
-from app.openai_schemas import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
-from app.prepared import chat_prompt
 from app.services import Services, services
 
 router = APIRouter(tags=["OpenAI"])

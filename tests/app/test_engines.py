@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from app.catalog import Catalog
-from app.catalog_entry import CatalogError
+from app.catalog.entry import CatalogError
 from app.engine_client import EngineClient
 from app.settings import Settings
 from app.supervisor import EngineStartError, EngineSupervisor

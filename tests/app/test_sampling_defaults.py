@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.catalog_entry import CatalogEntry, load_catalog
-from app.sampling import sampling_params
+from app.catalog.entry import CatalogEntry, load_catalog
+from app.dialects.sampling import sampling_params
 from app.sampling_defaults import sampling_defaults
 from app.settings import ASSETS
 

@@ -140,15 +140,16 @@ def test_samples_of_one_prompt_share_its_windows(gemma: Path) -> None:
     assert complete(alone, {"r": (prompt, sampled(4, 30))})["r"] == texts[0]
 
 
-def test_the_reference_kernels_see_no_block_that_the_window_passed(gemma: Path) -> None:
-    """They read whole splits of keys and give those outside the window no weight, which NaN would survive.
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_no_kernel_sees_a_block_that_the_window_passed(gemma: Path, dtype: str) -> None:
+    """The reference (float64) reads whole splits of keys, and NaN would survive that those outside weigh nothing.
 
     So the blocks that the engine gave back are filled with NaN, as an upset neighbour might leave them. The pool is so
     large that this request gets none of them again.
     """
     (prompt,) = prompts(120)
-    expected = complete(load(gemma, dtype="float64", **LIMITS).engine, {"r": (prompt, sampled(5, 20))})["r"]
-    loaded = load(gemma, dtype="float64", enable_prefix_caching=False, **LIMITS)
+    expected = complete(load(gemma, dtype=dtype, **LIMITS).engine, {"r": (prompt, sampled(5, 20))})["r"]
+    loaded = load(gemma, dtype=dtype, enable_prefix_caching=False, **LIMITS)
     assert loaded.engine.add_request("r", prompt, sampled(5, 20)) is None
     output: list[int] = []
     before: set[int] = set()
