@@ -78,7 +78,7 @@ def main() -> int:
         bandwidths.append(read_bandwidth(torch.device("cpu")))
         ours.unload(MODEL)
     measured.bandwidths = bandwidths
-    measured.interleaved = interleave.measure(model, arguments.threads, rounds=1)
+    measured.interleaved = interleave.measure(model, arguments.threads, rounds=2)
     _say(start, "done")
     write_report(measured, arguments, sys.argv[1:])
     return 0

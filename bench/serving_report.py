@@ -145,8 +145,8 @@ _COLUMNS = (
 
 def _loads(measured: Measured, arguments: argparse.Namespace) -> list[str]:
     what = (
-        f"Medians of {arguments.rounds} rounds in turns. Tokens a second are those of a whole load: of the answers, and with "
-        "the prompts. TTFT runs from sending a request to its first token, ITL from one piece of an answer to the "
+        f"Medians of {arguments.rounds} rounds, in turns. Tokens a second are those of a whole load: of answers, and "
+        "with the prompts. TTFT runs from sending a request to its first token, ITL from one piece of an answer to the "
         "next. Ratio: Pizarra's output tokens a second to that engine's."
     )
     title = f"## {arguments.input_tokens} tokens in, {arguments.output_tokens} out"
