@@ -71,17 +71,21 @@ inline void transpose(Words rows[kTileRows]) {
     exchange<1>(rows);
 }
 
+// A tile's row of bf16, of which `count` are there, the others zero.
+inline Words load_words(const bf16* p, int count) {
+    Words words{};
+    if (count >= kTileInputs)
+        std::memcpy(&words, p, sizeof words);  // of a size that the compiler knows: one instruction
+    else
+        std::memcpy(&words, p, sizeof(bf16) * count);
+    return words;
+}
+
 // Up to sixteen rows of bf16 as right operands of tile products, zeros where there is nothing: [K tile][pair of k][row].
 inline void pack_rows(uint32_t* packed, const bf16* x, int rows, int K, size_t ldx) {
     for (int k = 0; k < K; k += kTileInputs, packed += kTileWords) {
-        const size_t bytes = sizeof(bf16) * std::min(kTileInputs, K - k);
         Words words[kTileRows] = {};
-        for (int m = 0; m < rows; ++m) {
-            if (bytes == sizeof(Words))
-                std::memcpy(&words[m], x + m * ldx + k, sizeof(Words));
-            else
-                std::memcpy(&words[m], x + m * ldx + k, bytes);
-        }
+        for (int m = 0; m < rows; ++m) words[m] = load_words(x + m * ldx + k, K - k);
         transpose(words);
         std::memcpy(packed, words, sizeof words);
     }

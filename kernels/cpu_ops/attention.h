@@ -42,6 +42,7 @@ struct KeyRange {
 
     int begin() const { return std::max(low - first, 0); }  // of those that are there, within the chunk
     int end() const { return std::min(high - first + 1, kChunkKeys); }
+    KeyRange next() const { return {table, head, first + kChunkKeys, low, high}; }
 };
 
 // Rows first .. first + rows - 1 belong to one request and stand at consecutive positions.

@@ -39,6 +39,7 @@ class AttentionProducts {
     // Values that are not there are zeros. A key that is not there may be read where it shares a block with one that is: its
     // scores are hidden.
     void read(const AttentionInputs<bf16>& inputs, const KeyRange& range) {
+        fetch(inputs, range.next());
         const bf16* values[kChunkKeys];
         std::fill_n(values, kChunkKeys, nothing_.data());
         std::fill_n(keys_, kKeyTiles, nullptr);
@@ -54,6 +55,17 @@ class AttentionProducts {
             }
         }
         pack_values(values);
+    }
+
+    // Asks for a chunk's keys and values, so that they are near when it comes to be read.
+    void fetch(const AttentionInputs<bf16>& inputs, const KeyRange& range) const {
+        for (int i = range.begin(); i < range.end(); ++i) {
+            const size_t offset = shape_.offset(range.table, range.head, range.first + i);
+            for (int d = 0; d < shape_.head_dim; d += kTileInputs) {
+                _mm_prefetch(reinterpret_cast<const char*>(inputs.keys + offset + d), _MM_HINT_T1);
+                _mm_prefetch(reinterpret_cast<const char*>(inputs.values + offset + d), _MM_HINT_T1);
+            }
+        }
     }
 
     void scores(const Entries& entries, Vec out[kChunkKeys]) const {
@@ -120,12 +132,10 @@ class AttentionProducts {
         for (int pair = 0; pair < kChunkKeys / 2; ++pair) {
             for (int column = 0; column < shape_.head_dim; column += kTileInputs) {
                 uint32_t* target = value_tile(pair / kTileRows, column / kTileRows) + size_t(pair % kTileRows) * kTileRows;
-                const size_t bytes = sizeof(bf16) * std::min(kTileInputs, shape_.head_dim - column);
-                Halves even{}, odd{};
-                std::memcpy(&even, rows[2 * pair] + column, bytes);
-                std::memcpy(&odd, rows[2 * pair + 1] + column, bytes);
-                const Halves low = __builtin_shuffle(even, odd, first_half);
-                const Halves high = __builtin_shuffle(even, odd, second_half);
+                const Words even = load_words(rows[2 * pair] + column, shape_.head_dim - column);
+                const Words odd = load_words(rows[2 * pair + 1] + column, shape_.head_dim - column);
+                const Halves low = __builtin_shuffle(Halves(even), Halves(odd), first_half);
+                const Halves high = __builtin_shuffle(Halves(even), Halves(odd), second_half);
                 std::memcpy(target, &low, sizeof low);
                 std::memcpy(target + kTileWords, &high, sizeof high);
             }
