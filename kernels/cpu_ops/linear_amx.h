@@ -13,7 +13,6 @@
 namespace amx {
 
 constexpr int kSlicesPerThread = 4;  // what a thread claims at once is long, so that what it reads ahead is its own
-constexpr int kReadAheadRows = 32;   // up to so many rows of x a product waits for weights
 
 // One panel's sums [output][row], in `sums`, to rows of out.
 template <typename Out>
@@ -132,9 +131,8 @@ void some_panels(const Product<Out>& product, int first, int last) {
     const Tiles tiles;
     for (int panel = first; panel < last; panel += 2) {
         const Panel a(product, panel, copy_a);
-        const bool reads_ahead = product.M <= kReadAheadRows && panel + 4 <= last;
         const char* ahead =
-            reads_ahead ? reinterpret_cast<const char*>(product.weight + size_t(panel + 2) * kTileRows * product.K) : nullptr;
+            panel + 4 <= last ? reinterpret_cast<const char*>(product.weight + size_t(panel + 2) * kTileRows * product.K) : nullptr;
         if (panel + 1 < last) {
             const Panel b(product, panel + 1, copy_b);
             all_rows<true>(product, a, b, panel, ahead);
