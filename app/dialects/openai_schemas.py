@@ -6,6 +6,7 @@ either honoured or refused; one that would not is accepted and named in the head
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -155,9 +156,9 @@ class CompletionFields(SamplingFields):
         return self.n or 1
 
     @property
+    @abstractmethod
     def num_logprobs(self) -> int | None:
         """How many alternatives to each token, None: no log probabilities at all."""
-        raise NotImplementedError
 
     @property
     def num_prompt_logprobs(self) -> int | None:

@@ -8,6 +8,7 @@ what it holds, and neither depends on how the text was cut.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ Event = dict[str, Any]
 ShowLogprobs = Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]]
 
 
-class OutputItem:
+class OutputItem(ABC):
     """One item as it grows. `status`: "in_progress" until it is closed."""
 
     prefix: str
@@ -37,9 +38,9 @@ class OutputItem:
     def text(self) -> str:
         return "".join(self._texts)
 
+    @abstractmethod
     def fields(self) -> dict[str, Any]:
         """The item, as far as it has come."""
-        raise NotImplementedError
 
     def opening(self) -> list[Event]:
         return [self._item_event("added")]
@@ -59,9 +60,9 @@ class OutputItem:
         self.status = "incomplete" if cut else "completed"
         return [*last, *self._done(), self._item_event("done")]
 
+    @abstractmethod
     def _done(self) -> list[Event]:
         """What is told of its text between the last delta and the item's end."""
-        raise NotImplementedError
 
     def _event(self, kind: str, **fields: Any) -> Event:
         return {"type": f"response.{kind}", "item_id": self.id, "output_index": self.index, **fields}
@@ -77,8 +78,9 @@ class PartItem(OutputItem):
         super().__init__(index, response_id)
         self._has_part = False
 
+    @abstractmethod
     def part(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """The part, as far as it has come."""
 
     def opening(self) -> list[Event]:
         first = super().opening()

@@ -8,6 +8,7 @@ no call or thought is content, none of it lost but white space at a call's edge.
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -86,7 +87,7 @@ class CharacterReader:
         return (yield from self.take())
 
 
-class Parser:
+class Parser(ABC):
     """A script fed from outside. Subclasses write `_script`, which reads from `_reader` and calls `_emit`."""
 
     def __init__(self) -> None:
@@ -109,8 +110,9 @@ class Parser:
             return self._taken()
         raise AssertionError("a script ends with its text")
 
+    @abstractmethod
     def _script(self) -> Script[None]:
-        raise NotImplementedError
+        """How the text is read, from its first character to its end."""
 
     def _emit(self, delta: Delta) -> None:
         self._out.append(delta)
@@ -154,12 +156,12 @@ class ToolParser(Parser):
         super().__init__()
 
     @staticmethod
+    @abstractmethod
     def call_format(tools: Sequence[Tool], *, parallel: bool) -> dict[str, Any]:
         """xgrammar's structural tag for at least one call, and for no more than one unless parallel.
 
         Raises UncallableTool.
         """
-        raise NotImplementedError
 
     @staticmethod
     def template_id(call_id: str) -> str:

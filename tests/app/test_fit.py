@@ -9,25 +9,14 @@ import pytest
 from app.fit import FitEstimate, estimate
 from app.memory_holders import MemoryHolder
 from engine.checkpoint import CheckpointInfo
-from engine.config import GIB, MIB, LoadOptions, ModelConfig
+from engine.config import GIB, MIB, LoadOptions
 from engine.core.sizing import RUNTIME_BYTES, plan_kv
+from tests.engine.test_sizing import SMOLLM as SMOLLM_CONFIG
 
 SMOLLM = CheckpointInfo(
     path=Path("model.gguf"),
     format="gguf",
-    config=ModelConfig(
-        architecture="llama",
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        head_dim=64,
-        vocab_size=49152,
-        max_position_embeddings=8192,
-        rms_norm_eps=1e-5,
-        rope_theta=100000.0,
-    ),
+    config=SMOLLM_CONFIG,
     tensors={},
     quantization="Q4_1",
     chat_template=None,

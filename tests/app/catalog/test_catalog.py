@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +16,10 @@ from app.catalog.download import OPEN_LICENCES, LicenceError, PullError
 from app.catalog.entry import CatalogError, HubSource, WheelSource, check_id, load_catalog, make_id, parse_hub_source
 from engine.checkpoint import expected_tensors, read_checkpoint
 from engine.checkpoint.hf_families import FAMILIES
-from engine.config import ModelConfig
+from tests.app.catalog.tiny_llama import CONFIG, SHAPES
 from tests.engine.tiny_checkpoint import tiny_gguf_parts
 
 ASSETS = Path(__file__).resolve().parents[3] / "assets"
-SHAPES = ModelConfig(
-    architecture="llama",
-    hidden_size=8,
-    intermediate_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=4,
-    vocab_size=32,
-    max_position_embeddings=64,
-    rms_norm_eps=1e-5,
-    rope_theta=10000.0,
-    tie_word_embeddings=True,
-)
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "torch_dtype": "float16",
-    **{
-        name: value
-        for name, value in asdict(SHAPES).items()
-        if value is not None and name not in ("architecture", "eos_token_ids")
-    },
-}
 
 
 def silent(name: str, done: int = 0, total: int = 0, unit: str = "bytes", message: str = "") -> None:

@@ -19,39 +19,11 @@ from safetensors.numpy import save
 from app.catalog import Catalog
 from app.catalog.download import DiskSpaceError, LicenceError, PullCancelledError, PullError
 from engine.checkpoint import expected_tensors
-from engine.config import ModelConfig
 from tests.app.catalog.hub_stand_in import COMMIT, Handler, StandIn
+from tests.app.catalog.tiny_llama import CONFIG, SHAPES
 from tests.engine.tiny_checkpoint import tiny_gguf_parts
 
 ASSETS = Path(__file__).resolve().parents[3] / "assets"
-SHAPES = ModelConfig(
-    architecture="llama",
-    hidden_size=64,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
-    vocab_size=512,
-    max_position_embeddings=64,
-    rms_norm_eps=1e-5,
-    rope_theta=10000.0,
-    tie_word_embeddings=True,
-)
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": True,
-}
 WEIGHTS = save({name: np.ones(shape, np.float16) for name, shape in expected_tensors(SHAPES)})
 CHUNK = 4096
 CUT = 20 * CHUNK
