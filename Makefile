@@ -16,10 +16,11 @@ run: ## Set up, then serve the dashboard with the default model at http://127.0.
 	@$(BOOTSTRAP)
 	@exec $(BIN)/pizarra serve --model smollm2-135m-instruct $(ARGS)
 
+# Two processes, a file of tests wholly in one of them, and the files in their order: tests/e2e, the longest, is among the first.
 test: ## Set up, then run every test (ARGS="-k name" for some)
 	@$(BOOTSTRAP) --extra dev
 	@$(BIN)/python -m scripts.chromium
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: ## Lint, formatting, types and the architecture test
 	@$(BOOTSTRAP) --extra dev

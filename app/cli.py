@@ -1,4 +1,4 @@
-"""The command `pizarra`: serve, pull, models, generate.
+"""The command `pizarra`: serve, pull, models, doctor, quantize, generate.
 
 Owns arguments, messages on the terminal and exit codes. Knows nothing of how the work is done. Invariant: what an
 operator can get wrong ends with one clear sentence and exit code 1, never with a traceback.
@@ -23,8 +23,11 @@ from pydantic import ValidationError
 from app.catalog import Catalog
 from app.catalog.download import PullError
 from app.catalog.entry import CatalogError
+from app.cli_doctor import run_doctor
+from app.cli_quantize import run_quantize
 from app.home import DATABASE, HomeError, HomeLock, prepare_home, running_url
 from app.logs import log_to_terminal
+from app.quantize import METHODS, QuantizeWish
 from app.settings import ASSETS, ENV_PREFIX, BindError, Settings
 from db.errors import StoreError
 from db.store import Store
@@ -107,6 +110,43 @@ def models(home: HomeOption = None) -> None:
             size = f"{entry.size_bytes / GIB:8.2f} GiB" if entry.size_bytes else f"{'?':>8}    "
             note = "" if entry.support == "native" else f" ({entry.support.replace('_', ' ')}: {entry.support_reason})"
             print(f"{entry.id:<44} {size}  available{note}")
+
+
+@cli.command()
+def doctor(
+    target: Annotated[str, typer.Argument(help="A model folder or file, or the id of a model on disk")],
+    as_json: Annotated[bool, typer.Option("--json", help="The whole report as JSON")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Say what a checkpoint is and whether it can be served here; reads headers only."""
+    catalog = _catalog(home)
+    try:
+        run_doctor(target, catalog, Settings().home, as_json=as_json)
+    except (CatalogError, PullError) as error:
+        _fail(str(error))
+
+
+@cli.command()
+def quantize(
+    model: Annotated[str, typer.Argument(help="Id of a model on disk")],
+    format_name: Annotated[str, typer.Option("--format", help=f"What to write: {', '.join(METHODS)}")],
+    method: Annotated[str | None, typer.Option(help="How scales are found, awq or gptq; absent: the format's")] = None,
+    bits: Annotated[int, typer.Option(min=2, max=8)] = 4,
+    group_size: Annotated[int, typer.Option(help="Inputs that share a scale; must divide the model's; -1: all")] = 128,
+    desc_act: Annotated[bool, typer.Option("--desc-act", help="GPTQ: the inputs that matter most first")] = False,
+    calibration: Annotated[Path | None, typer.Option(help="Text file; the model writes its own text if absent")] = None,
+    output_id: Annotated[str | None, typer.Option(help="Id of what is made; MODEL-FORMAT-gGROUP if absent")] = None,
+    home: HomeOption = None,
+) -> None:
+    """Make a 4-bit (or other) model of one on disk; the same command goes on with what Ctrl+C stopped."""
+    for name, value, known in (("format", format_name, METHODS), ("method", method, METHODS.values())):
+        if value is not None and value not in known:
+            _fail(f"--{name} {value!r}: known are {', '.join(dict.fromkeys(known))}")
+    catalog = _catalog(home)
+    wish = QuantizeWish(
+        model, format_name, method, bits, group_size, desc_act, calibration and calibration.absolute(), None, output_id
+    )
+    run_quantize(wish, Settings(), catalog, _fail)
 
 
 @cli.command()

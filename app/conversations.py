@@ -83,6 +83,10 @@ class ConversationService:
             return rows
         return [answer.message if row.id == answer.message.id else row for row in rows]
 
+    def live_seq(self, conversation_id: str) -> int:
+        """The number of the newest live message that `messages_of`, called in the same breath, already contains."""
+        return self._hub.position(_topic(conversation_id))
+
     async def start(
         self,
         conversation_id: str,
@@ -270,7 +274,11 @@ class ConversationService:
         self._tell(row.id, "conversation.updated", conversation=dataclasses.asdict(row))
 
     def _tell(self, conversation_id: str, kind: str, **data: Any) -> None:
-        self._hub.publish(f"conversation:{conversation_id}", {"type": kind, **data})
+        self._hub.publish(_topic(conversation_id), {"type": kind, **data})
+
+
+def _topic(conversation_id: str) -> str:
+    return f"conversation:{conversation_id}"
 
 
 def _message(

@@ -89,6 +89,15 @@ def host_memory(cgroup: Path = CGROUP) -> HostMemory:
     return HostMemory(min(machine.total, limit), min(machine.available, left))
 
 
+def free_memory(sample: DeviceSample | None, device: str) -> tuple[str, int, int]:
+    """The device that `device` ("auto", "cpu" or "cuda") means here, with its available and its total bytes."""
+    gpu = sample.gpus[0] if sample is not None and sample.gpus and device != "cpu" else None
+    if gpu is not None and gpu.memory_total_bytes is not None and gpu.memory_used_bytes is not None:
+        return "cuda", gpu.memory_total_bytes - gpu.memory_used_bytes, gpu.memory_total_bytes
+    host = host_memory()
+    return "cpu", host.available_bytes, host.total_bytes
+
+
 def process_tree_uss(pid: int) -> ProcessTreeMemory | None:
     """Bytes only this tree holds; None when the process has ended. RSS of a process counts where USS is forbidden."""
     try:

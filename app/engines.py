@@ -19,7 +19,7 @@ from typing import Any
 from app.catalog import Catalog
 from app.catalog.entry import CatalogError
 from app.catalog.local import LocalModel
-from app.devices import DeviceSample, host_memory
+from app.devices import DeviceSample, free_memory
 from app.errors import ApiError
 from app.events import EventLog
 from app.fit import FitEstimate, estimate
@@ -36,7 +36,7 @@ from app.text import ChatTemplateError
 from app.writes import unwatched
 from db.rows import EngineRunRow
 from db.store import Store
-from engine.config import EffectiveSetting, LoadOptions
+from engine.config import ConfigError, EffectiveSetting, LoadOptions, check_kv_cache_dtype
 from engine.protocol import EngineReady
 from engine.vocab import Vocab, VocabError, load_vocab
 
@@ -195,12 +195,7 @@ class Engines:
 
     def free_memory(self, device: str) -> tuple[str, int, int]:
         """The device that "auto" means here, and its available and total bytes."""
-        sample = self._latest_sample()
-        gpu = sample.gpus[0] if sample is not None and sample.gpus and device != "cpu" else None
-        if gpu is not None and gpu.memory_total_bytes is not None and gpu.memory_used_bytes is not None:
-            return "cuda", gpu.memory_total_bytes - gpu.memory_used_bytes, gpu.memory_total_bytes
-        host = host_memory()
-        return "cpu", host.available_bytes, host.total_bytes
+        return free_memory(self._latest_sample(), device)
 
     def held_bytes(self) -> int:
         """What unloading everything would give back, as the engines stated it when they were ready."""
@@ -226,6 +221,10 @@ class Engines:
         """What a load would take, from the checkpoint's header and the memory that is free now."""
         model = await self.local(model_id)
         device, available, total = self.free_memory(options.device)
+        try:
+            check_kv_cache_dtype(options, device)
+        except ConfigError as error:
+            raise ApiError(400, str(error), param="options.kv_cache_dtype") from error
         assert model.info is not None
         held = memory_holders(device, total - available, self._latest_sample(), self.snapshots())
         return estimate(model.info, options, available, total, device, held)

@@ -58,11 +58,9 @@ def estimate(
     config = info.config
     if device != "cpu":
         available_bytes = _gpu_budget(options, available_bytes, total_bytes)
-    stored = [(tensor.dtype, tensor.shape) for tensor in info.tensors.values()]
-    reading = largest_reading(stored, dtype_bytes) if device == "cpu" and stored else 0
-    plan = plan_memory(
-        config, info.num_parameters, options, available_bytes, dtype_bytes, device, RUNTIME_BYTES, reading
-    )
+    reading = largest_reading(info.tensors.values(), dtype_bytes) if device == "cpu" else 0
+    weights = info.weights_bytes(dtype_bytes)
+    plan = plan_memory(config, weights, options, available_bytes, dtype_bytes, device, RUNTIME_BYTES, reading)
     if plan.kv is not None:
         kv, length, longest = plan.kv.kv_bytes, plan.kv.max_model_len, plan.kv.max_model_len_that_fits
     else:
@@ -85,7 +83,7 @@ def estimate(
         held=list(held),
         fits=plan.kv is not None,
         short_by_bytes=max(0, peak - available_bytes),
-        kv_bytes_per_token=kv_bytes_per_token(config, dtype_bytes, length),
+        kv_bytes_per_token=kv_bytes_per_token(config, dtype_bytes, length, options.kv_cache_dtype),
         max_model_len=length,
         max_model_len_that_fits=longest,
         message=plan.refusal_message(in_words(held)) if plan.kv is None else _fits_message(plan, total),

@@ -97,9 +97,7 @@ class JobRunner:
         job = self.get(job_id)
         if job.kind == "unload" and job_id in self._tasks:
             raise ApiError(409, "an unload that has begun cannot be taken back")
-        if (task := self._tasks.get(job_id)) is not None:
-            self._handles[job_id].cancelled.set()
-            task.cancel()
+        self._cancel_task(job_id)
 
     async def wait(self, job_id: str) -> JobRow:
         """The job once it has ended."""
@@ -109,11 +107,17 @@ class JobRunner:
 
     async def shutdown(self) -> None:
         tasks = list(self._tasks.values())
-        for job_id, task in self._tasks.items():
-            self._handles[job_id].cancelled.set()
-            task.cancel()
+        for job_id in self._tasks:
+            self._cancel_task(job_id)
         if tasks:
             await asyncio.wait(tasks, timeout=10)
+
+    def _cancel_task(self, job_id: str) -> None:
+        """Once: what is ending already, such as by writing a checkpoint, is not disturbed by a second click."""
+        task = self._tasks.get(job_id)
+        if task is not None and not self._handles[job_id].cancelled.is_set():
+            self._handles[job_id].cancelled.set()
+            task.cancel()
 
     def progress(self, job_id: str, changes: dict[str, Any]) -> None:
         job = self._jobs.get(job_id)
@@ -133,8 +137,8 @@ class JobRunner:
         changes: dict[str, Any]
         try:
             changes = {"state": "succeeded", "result": await run(handle)}
-        except asyncio.CancelledError:
-            changes = {"state": "cancelled", "message": "cancelled"}
+        except asyncio.CancelledError as error:
+            changes = {"state": "cancelled", "message": str(error) or "cancelled"}  # work that can go on says how
         except (JobError, ApiError) as error:
             changes = {"state": "failed", "error": str(error)}
         except Exception as error:

@@ -2,7 +2,8 @@
 
 Owns the rings of recent messages and the subscribers' queues. Knows nothing of what the topics carry.
 Invariant: `publish` never waits; a client sees each topic's messages in order and without a hole, or is told of the
-hole by `"gap": true` on the first message after it.
+hole by `"gap": true` on the first message after it, at once where no message is left to carry that. A state read
+together with `position` and followed with that as `since` is therefore never behind for good.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 RING_LENGTH = 600  # ten minutes of a topic that speaks once a second
-MAX_TOPICS = 256  # the topics spoken on least recently are forgotten beyond this
+MAX_TOPICS = 256  # the topics that were asked for or spoken on least recently are forgotten beyond this
 CLIENT_QUEUE_LENGTH = 2000
 RETAINED = frozenset({"header"})  # topics whose last message is a state: sent at once to a new subscriber
 
@@ -77,11 +78,12 @@ class LiveHub:
     def disconnect(self, client: LiveClient) -> None:
         self._clients.discard(client)
 
+    def position(self, topic: str) -> int:
+        """The number of the topic's newest message: the `since` of who has just read what the topic tells of."""
+        return self._topic(topic).seq
+
     def publish(self, topic: str, data: dict[str, Any]) -> None:
-        entry = self._topics.setdefault(topic, _Topic())
-        self._topics.move_to_end(topic)
-        if len(self._topics) > MAX_TOPICS:
-            self._topics.popitem(last=False)
+        entry = self._topic(topic)
         entry.seq += 1
         message = {"topic": topic, "seq": entry.seq, "t": time.time(), "data": data}
         entry.ring.append((entry.seq, message))
@@ -93,14 +95,26 @@ class LiveHub:
 
     def replay(self, client: LiveClient, topic: str, since: int | None) -> None:
         """What the client missed since its last message; for a state topic without one, the newest."""
-        entry = self._topics.get(topic)
-        if entry is None or not entry.ring:
-            return
         if since is None:
-            if topic in RETAINED:
-                client.offer(json.dumps(entry.ring[-1][1]))
+            known = self._topics.get(topic)
+            if topic in RETAINED and known is not None and known.ring:
+                client.offer(json.dumps(known.ring[-1][1]))
             return
-        gap = since < entry.ring[0][0] - 1 or since > entry.seq
+        entry = self._topic(topic)
+        oldest = entry.ring[0][0] if entry.ring else entry.seq + 1
+        gap = since < oldest - 1 or since > entry.seq
+        if gap and not entry.ring:
+            client.offer(json.dumps({"topic": topic, "seq": entry.seq, "t": time.time(), "data": None, "gap": True}))
         for seq, message in entry.ring:
             if gap or seq > since:
-                client.offer(json.dumps({**message, "gap": True} if gap and seq == entry.ring[0][0] else message))
+                client.offer(json.dumps({**message, "gap": True} if gap and seq == oldest else message))
+
+    def _topic(self, name: str) -> _Topic:
+        """The topic, from now on the one asked for most recently."""
+        entry = self._topics.get(name)
+        if entry is None:
+            entry = self._topics[name] = _Topic()
+        self._topics.move_to_end(name)
+        if len(self._topics) > MAX_TOPICS:
+            self._topics.popitem(last=False)
+        return entry

@@ -1,4 +1,4 @@
-"""The three long jobs of a model: pull, load, unload.
+"""The long jobs of a model: pull, load, unload, quantise.
 
 Owns what each does step by step and when it is refused. Knows nothing of HTTP. Invariant: one job of a kind for a
 model at a time; asking again returns the one that runs, and asking with force hurries an unload that drains.
@@ -6,15 +6,19 @@ model at a time; asking again returns the one that runs, and asking with force h
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from app.catalog import Catalog, UnknownModelError
 from app.catalog.download import PullError
 from app.catalog.entry import CatalogError
+from app.engine_jobs import EngineJobError, EngineJobStopped, JobLine
 from app.engines import Engines
 from app.errors import ApiError
 from app.events import EventLog
 from app.jobs import JobError, JobHandle, JobResult, JobRunner
+from app.quantize import JOB as QUANTIZE
+from app.quantize import QuantizeError, Quantizer, QuantizeWish
 from db.rows import JobRow
 from engine.config import LoadOptions
 
@@ -32,8 +36,12 @@ class PullWish:
 class ModelJobs:
     """Starts the jobs."""
 
-    def __init__(self, jobs: JobRunner, catalog: Catalog, engines: Engines, events: EventLog) -> None:
+    def __init__(
+        self, jobs: JobRunner, catalog: Catalog, engines: Engines, events: EventLog, quantizer: Quantizer
+    ) -> None:
         self._events = events
+        self._quantizer = quantizer
+        self._quantizing: dict[str, QuantizeWish] = {}  # what the newest such job of a model makes
         self._jobs = jobs
         self._catalog = catalog
         self._engines = engines
@@ -90,11 +98,44 @@ class ModelJobs:
 
         return self._jobs.start("unload", model_id, work)
 
+    async def quantize(self, wish: QuantizeWish) -> JobRow:
+        """Make a quantised model of one on disk. Raises ApiError for a wish that cannot be granted."""
+        try:
+            plan = await asyncio.to_thread(self._quantizer.plan, wish)
+        except QuantizeError as error:
+            raise ApiError(409 if error.param in ("id", "output_id") else 400, str(error), param=error.param) from error
+        except UnknownModelError as error:
+            raise ApiError(404, str(error), param="id", code="model_not_found") from error
+        except (CatalogError, PullError) as error:
+            raise ApiError(409, str(error)) from error
+        running = self._jobs.running(QUANTIZE, wish.model_id)
+        if running is not None:
+            if self._quantizing.get(wish.model_id) == wish:
+                return running
+            remedy = f"Wait for it, or cancel the job {running.id}"
+            raise ApiError(409, f"{wish.model_id} is being quantised already", remedy=remedy)
+
+        async def work(handle: JobHandle) -> JobResult:
+            def report(line: JobLine) -> None:
+                handle.stage(line.stage, line.done, line.total, "steps", line.message)
+
+            try:
+                result = await self._quantizer.run(plan, report, handle.log)
+            except (EngineJobError, EngineJobStopped, OSError) as error:
+                raise JobError(str(error)) from error
+            self._events.add(QUANTIZE, "info", f"made {plan.output_id} of {plan.model.id}")
+            return result
+
+        self._quantizing[wish.model_id] = wish
+        return self._jobs.start(QUANTIZE, wish.model_id, work)
+
     def remove(self, model_id: str) -> None:
         """Delete a model from the disk."""
         engine = self._engines.of_model(model_id)
         if (engine is not None and engine.supervisor.alive) or self._jobs.running("load", model_id) is not None:
             raise ApiError(409, f"{model_id} is loaded", remedy="Unload it first")
+        if (quantizing := self._jobs.running(QUANTIZE, model_id)) is not None:
+            raise ApiError(409, f"{model_id} is being quantised", remedy=f"Cancel the job {quantizing.id} first")
         try:
             self._catalog.remove(model_id)
         except UnknownModelError as error:

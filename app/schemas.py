@@ -343,6 +343,9 @@ class ConversationSummary(Outgoing):
 
 
 class Conversation(ConversationSummary):
+    """`live_seq`: the newest message of the topic `conversation:{id}` that is in here; its `since` for the rest."""
+
+    live_seq: int
     system_prompt: str
     sampling: dict[str, Any]
     active_leaf_id: str | None

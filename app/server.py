@@ -20,6 +20,7 @@ from app.catalog import Catalog
 from app.conversations import ConversationService
 from app.devices import DeviceSampler
 from app.dialects.response_store import ResponseStore
+from app.doctor import Doctor
 from app.engines import Engines
 from app.errors import install_error_handlers
 from app.events import EventLog
@@ -32,9 +33,11 @@ from app.logs import configure_logging
 from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
+from app.quantize import Quantizer
 from app.recorder import Recorder
 from app.routes import (
     conversations,
+    doctor,
     embeddings,
     jobs,
     live,
@@ -74,7 +77,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(Gatekeeper, settings=settings)  # added last, so it comes first
     install_error_handlers(app)
     answers = (openai, responses, messages, embeddings, tokenize)
-    for module in (system, *answers, models, jobs, samples, requests, conversations, live, unknown):
+    for module in (system, *answers, models, doctor, jobs, samples, requests, conversations, live, unknown):
         app.include_router(module.router)
     return app
 
@@ -110,7 +113,8 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     metrics = Metrics(engines.snapshots, lambda: recorder.latest, lambda: job_runner.num_running)
     generations = Generations(store, hub, recorder, metrics, settings.max_waiting_requests)
     header = HeaderPublisher(hub, engines, generations, job_runner, recorder, catalog)
-    model_jobs = ModelJobs(job_runner, catalog, engines, events)
+    quantizer = Quantizer(settings.home, catalog, settings.jobs_argv)
+    model_jobs = ModelJobs(job_runner, catalog, engines, events, quantizer)
     conversation_service = ConversationService(store, hub, engines, generations)
     parts = Services(
         settings=settings,
@@ -123,6 +127,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         engines=engines,
         models=ModelList(catalog, engines, job_runner),
         model_jobs=model_jobs,
+        doctor=Doctor(catalog.local, lambda: engines.free_memory("auto")),
         generations=generations,
         metrics=metrics,
         conversations=conversation_service,

@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 from app.catalog import Catalog
 from app.conversations import ConversationService
 from app.dialects.response_store import ResponseStore
+from app.doctor import Doctor
 from app.engines import Engines
 from app.events import EventLog
 from app.generation import Generations
@@ -39,6 +40,7 @@ class Services:
     engines: Engines
     models: ModelList
     model_jobs: ModelJobs
+    doctor: Doctor
     generations: Generations
     metrics: Metrics
     conversations: ConversationService

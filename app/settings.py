@@ -67,6 +67,10 @@ class Settings(BaseSettings):
         default=f"{shlex.quote(sys.executable)} -m engine.process",
         description="Command line that starts an engine process, for example to put `numactl` in front.",
     )
+    jobs_command: str = Field(
+        default=f"{shlex.quote(sys.executable)} -m engine.jobs",
+        description="Command line that starts long work that needs torch, such as quantising a model.",
+    )
     log_level: str = Field(default="INFO", description="DEBUG, INFO, WARNING or ERROR.")
 
     @field_validator("allowed_hosts", mode="before")
@@ -100,6 +104,10 @@ class Settings(BaseSettings):
     @property
     def engine_argv(self) -> list[str]:
         return shlex.split(self.engine_command)
+
+    @property
+    def jobs_argv(self) -> list[str]:
+        return shlex.split(self.jobs_command)
 
     @property
     def loopback(self) -> bool:

@@ -1,8 +1,9 @@
-"""Tokens per second against transformers `generate` on the same weights: `make bench`.
+"""Tokens per second from codes, from bf16, and of transformers `generate`, all of the same weights: `make bench`.
 
-Both sides take the same prompts and make the same number of greedy tokens, in turns (A B A B) in one process, so that
-a noisy machine hits both. The time is that of whole answers, prompts included. transformers runs in each dtype it can;
-the faster one is what we compare with. Prints medians and ratios as a Markdown table.
+A quantised model is loaded as it is stored, and once more with its weights dequantised to bf16. All sides take the same
+prompts and make the same number of greedy tokens, in turns (A B A B) in one process, so that a noisy machine hits all.
+The time is that of whole answers, prompts included. transformers runs in each dtype it can; the faster one is what we
+compare with. Prints medians and ratios as a Markdown table.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import datetime
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,8 @@ from typing import Any
 import torch
 
 from bench.bandwidth import read_bandwidth
-from bench.transformers_llama import build
+from bench.transformers_llama import build, export
+from engine.checkpoint import read_checkpoint
 from engine.config import LoadOptions
 from engine.core.sampling_params import SamplingParams
 from engine.engine import Engine
@@ -40,11 +43,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     options = LoadOptions(kv_cache_memory_bytes=POOL_BYTES, max_model_len=1024, num_threads=arguments.threads)
-    loaded = load_engine(arguments.model or default_model(), options, lambda stage, done, total, message: None)
-    peers = {dtype: build(loaded.info, dtype) for dtype in PEER_DTYPES}
-    report(loaded, arguments.threads)
+    model = arguments.model or default_model()
+    with tempfile.TemporaryDirectory() as folder:
+        export(read_checkpoint(model), Path(folder), torch.bfloat16)
+        stored, plain = (
+            load_engine(path, options, lambda stage, done, total, message: None) for path in (model, Path(folder))
+        )
+    peers = {dtype: build(stored.info, dtype) for dtype in PEER_DTYPES}
+    report(stored, plain, arguments.threads)
     for batch in arguments.batches:
-        compare(loaded, peers, batch, arguments)
+        compare({"as stored": stored, "bf16": plain}, peers, batch, arguments)
 
 
 def default_model() -> Path:
@@ -61,22 +69,28 @@ def default_model() -> Path:
         return asyncio.run(catalog.pull(catalog.default_id, lambda *args, **kwargs: None)).path
 
 
-def report(loaded: LoadedEngine, threads: int) -> None:
+def report(loaded: LoadedEngine, plain: LoadedEngine, threads: int) -> None:
     """What was measured, and with what."""
     bandwidth = read_bandwidth(torch.device("cpu")) / 1e9
     kernels = ", ".join(sorted({choice.backend for choice in loaded.runner.kernels}))
     today, device = f"{datetime.datetime.now().astimezone():%Y-%m-%d}", loaded.plan.device.name
     print(f"{today}, {device}, {threads} threads, read bandwidth {bandwidth:.1f} GB/s")
-    print(f"{loaded.info.path.name}, {loaded.runner.dtype}, kernels: {kernels}, exactness: {loaded.exactness.level}\n")
-    print("| batch | Pizarra tok/s | transformers bf16 | transformers fp32 | ratio to the faster |")
-    print("|---|---|---|---|---|")
+    print(f"{loaded.info.path.name}, {loaded.runner.dtype}, kernels: {kernels}, exactness: {loaded.exactness.level}")
+    own, dense = loaded.runner.weights_bytes, plain.runner.weights_bytes
+    print(f"weights: {own / 1e6:.1f} MB as stored, {dense / 1e6:.1f} MB in bf16 ({own / dense:.1%})\n")
+    print("| batch | Pizarra tok/s | its bf16 | transformers bf16 | transformers fp32 | to its bf16 | to the faster |")
+    print("|---|---|---|---|---|---|---|")
 
 
-def compare(loaded: LoadedEngine, peers: dict[torch.dtype, Any], batch: int, arguments: argparse.Namespace) -> None:
+def compare(
+    engines: dict[str, LoadedEngine], peers: dict[torch.dtype, Any], batch: int, arguments: argparse.Namespace
+) -> None:
     """One line of the table: medians over rounds that alternate."""
-    prompts = make_prompts(loaded.info.config.vocab_size, batch)
+    prompts = make_prompts(engines["as stored"].info.config.vocab_size, batch)
     new = arguments.new_tokens
-    runs: dict[Any, Callable[[], None]] = {"ours": lambda: ours(loaded.engine, prompts, new)}
+    runs: dict[Any, Callable[[], None]] = {}
+    for name, loaded in engines.items():
+        runs[name] = lambda loaded=loaded: ours(loaded.engine, prompts, new)  # type: ignore[misc]
     for dtype, peer in peers.items():
         runs[dtype] = lambda peer=peer: theirs(peer, prompts, new, arguments.threads)  # type: ignore[misc]
     seconds: dict[Any, list[float]] = {name: [] for name in runs}
@@ -89,7 +103,8 @@ def compare(loaded: LoadedEngine, peers: dict[torch.dtype, Any], batch: int, arg
     speed = {name: batch * new / statistics.median(times) for name, times in seconds.items()}
     fastest = max(speed[dtype] for dtype in peers)
     columns = " | ".join(f"{speed[name]:.1f}" for name in runs)
-    print(f"| {batch} | {columns} | {speed['ours'] / fastest:.2f} |", flush=True)
+    own = speed["as stored"]
+    print(f"| {batch} | {columns} | {own / speed['bf16']:.2f} | {own / fastest:.2f} |", flush=True)
 
 
 def make_prompts(vocab_size: int, batch: int) -> list[list[int]]:

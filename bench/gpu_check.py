@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from bench.bandwidth import read_bandwidth, synchronize
 from engine.checkpoint import read_checkpoint
-from engine.config import LoadOptions
+from engine.config import FP8_CAPABILITY, LoadOptions
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import ScheduledRequest, SchedulerOutput
 from engine.runner.exactness import probe
@@ -27,9 +27,14 @@ from engine.runner.model_runner import ModelRunner
 CUDA = torch.device("cuda:0")
 PROMPT_TOKENS, STEPS = 64, 50
 POOL_BYTES = 1 << 30
-# Largest error of a logit against fp64 as a share of the largest logit: fp32 sums of 30 layers, and bf16 rounding on
-# top
-TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}
+# Largest error of a logit against fp64 as a share of the largest logit, by dtype and kv_cache_dtype: fp32 sums of 30
+# layers, bf16 rounding on top, and codes
+TOLERANCES = {
+    ("float32", "auto"): 1e-4,
+    ("bfloat16", "auto"): 5e-2,
+    ("bfloat16", "int8"): 5e-2,
+    ("bfloat16", "fp8"): 1e-1,
+}
 
 
 def main() -> int:
@@ -42,7 +47,7 @@ def main() -> int:
     )
     with tempfile.TemporaryDirectory() as folder:
         truth, prompt = make_checkpoint(Path(folder))
-        right = [check_correctness(Path(folder), dtype, prompt, truth) for dtype in TOLERANCES]
+        right = [check_correctness(Path(folder), dtypes, prompt, truth) for dtypes in TOLERANCES]
         print_bandwidth()
         print_speed(Path(folder))
     return 0 if all(right) else 1
@@ -69,10 +74,16 @@ def make_checkpoint(folder: Path) -> tuple[torch.Tensor, list[int]]:
     return truth, prompt
 
 
-def load(folder: Path, dtype: str) -> tuple[ModelRunner, LoadOptions, int, int]:
+def load(folder: Path, dtype: str, kv_cache_dtype: str = "auto") -> tuple[ModelRunner, LoadOptions, int, int]:
     """A runner on the GPU, its options, and the blocks and context of its pool."""
     info = read_checkpoint(folder)
-    options = LoadOptions(dtype=dtype, device="cuda", kv_cache_memory_bytes=POOL_BYTES, max_model_len=1024)
+    options = LoadOptions(
+        dtype=dtype,
+        device="cuda",
+        kv_cache_memory_bytes=POOL_BYTES,
+        kv_cache_dtype=kv_cache_dtype,
+        max_model_len=1024,
+    )
     plan = plan_load(info, options)
     runner = ModelRunner(info, options, plan, lambda stage, done, total, message: None)
     return runner, options, plan.kv.num_blocks, plan.kv.max_model_len
@@ -93,16 +104,21 @@ def share(name: str, tokens: list[int], start: int, blocks: range) -> ScheduledR
     )
 
 
-def check_correctness(folder: Path, dtype: str, prompt: list[int], truth: torch.Tensor) -> bool:
+def check_correctness(folder: Path, dtypes: tuple[str, str], prompt: list[int], truth: torch.Tensor) -> bool:
     """Logits against fp64 on the CPU, and whether a row's bits depend on its company."""
-    runner, options, num_blocks, max_model_len = load(folder, dtype)
+    dtype, kv_cache_dtype = dtypes
+    name = f"- {dtype}, KV cache {kv_cache_dtype}"
+    if kv_cache_dtype == "fp8" and torch.cuda.get_device_capability(CUDA) < FP8_CAPABILITY:
+        print(f"{name}: not on this device")
+        return True
+    runner, options, num_blocks, max_model_len = load(folder, dtype, kv_cache_dtype)
     plan = SchedulerOutput((share("a", prompt, 0, range(1, 1 + PROMPT_TOKENS // options.block_size)),), ())
     error = float((runner.logits(plan)[0].double().cpu() - truth).abs().max() / truth.abs().max())
     runner.forget(["a"])
     exactness = probe(runner, options, num_blocks, max_model_len)
-    verdict = "right" if error <= TOLERANCES[dtype] else f"WRONG (at most {TOLERANCES[dtype]})"
-    print(f"- {dtype}: largest relative error {error:.2e}, {verdict}; exactness {exactness.level}: {exactness.reason}")
-    return error <= TOLERANCES[dtype]
+    verdict = "right" if error <= TOLERANCES[dtypes] else f"WRONG (at most {TOLERANCES[dtypes]})"
+    print(f"{name}: largest relative error {error:.2e}, {verdict}; exactness {exactness.level}: {exactness.reason}")
+    return error <= TOLERANCES[dtypes]
 
 
 def print_bandwidth() -> None:

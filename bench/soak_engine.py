@@ -25,6 +25,7 @@ from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 
 VOCAB_SIZE, MAX_MODEL_LEN = 320, 256
 POOL_BLOCKS, BLOCK_BYTES = 40, 16 * 2 * 2 * 2 * 16 * 2
+CODED_BLOCK_BYTES = 16 * 2 * 2 * 2 * (16 + 4)  # where keys and values are codes with scales
 OPTIONS: dict[str, Any] = {
     "kv_cache_memory_bytes": POOL_BLOCKS * BLOCK_BYTES,
     "max_model_len": MAX_MODEL_LEN,
@@ -174,10 +175,12 @@ class Soak:
         )
 
 
-def soak(num_requests: int, seed: int) -> list[str]:
-    """Runs it; prints a line now and then. Returns what was wrong."""
+def soak(num_requests: int, seed: int, **options: Any) -> list[str]:
+    """Runs it, with `options` for the load over the usual ones; prints a line now and then. Returns what was wrong."""
     with tempfile.TemporaryDirectory() as folder:
-        engine = Spawned(tiny_llama_checkpoint(Path(folder), max_position_embeddings=MAX_MODEL_LEN), **OPTIONS)
+        engine = Spawned(
+            tiny_llama_checkpoint(Path(folder), max_position_embeddings=MAX_MODEL_LEN), **(OPTIONS | options)
+        )
         try:
             return _run(Soak(engine, seed), num_requests)
         finally:

@@ -10,14 +10,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.checkpoint import CheckpointInfo
 from engine.config import ModelConfig
-from engine.models.loader import iter_weights
+from engine.models.loader import iter_numbers
 from engine.vocab import write_tokenizer
+from kernels.ops import accumulation_dtype
 
 
 def build(info: CheckpointInfo, dtype: torch.dtype) -> Any:
     """A `LlamaForCausalLM` in `dtype`. Fails when a weight is missing or left over."""
-    model = LlamaForCausalLM(llama_config(info.config))
-    weights = dict(iter_weights(info, torch.float32, lambda done, total: None))
+    model = LlamaForCausalLM(llama_config(info.config)).to(accumulation_dtype(dtype))
+    weights = dict(iter_numbers(info, accumulation_dtype(dtype), lambda done, total: None))
     keys = model.load_state_dict(weights, strict=False)
     if keys.unexpected_keys or not set(keys.missing_keys) <= {"lm_head.weight"}:
         raise ValueError(f"weights do not match: left over {keys.unexpected_keys}, missing {keys.missing_keys}")

@@ -28,6 +28,9 @@ class LoadOptions:
     max_num_batched_tokens: int = 512  # tokens of one step: the prefill chunk and the decode rows together
     gpu_memory_utilization: float = 0.9  # share of the device's total memory the engine may use (GPU only)
     kv_cache_memory_bytes: int | None = None  # exact size of the KV pool; None: sized from free memory and a cap
+    kv_cache_dtype: str = (
+        "auto"  # "auto": the model's dtype | "int8" | "fp8" (CUDA, compute capability 8.9): half of bf16
+    )
     block_size: int = 16  # tokens a KV block holds
     enable_prefix_caching: bool = True  # requests that begin alike share the blocks of what is alike
     long_prefill_token_threshold: int = 0  # most tokens of one request in a step; 0: only max_num_batched_tokens counts
@@ -56,11 +59,29 @@ class LoadOptions:
             raise ConfigError(f"gpu_memory_utilization={self.gpu_memory_utilization}: must lie in (0, 1]")
         if self.dtype not in DTYPES:
             raise ConfigError(f"dtype={self.dtype!r}: known are {', '.join(DTYPES)}")
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise ConfigError(f"kv_cache_dtype={self.kv_cache_dtype!r}: known are {', '.join(KV_CACHE_DTYPES)}")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ConfigError(f"device={self.device!r}: known are auto, cpu, cuda")
 
 
 DTYPES = ("auto", "bfloat16", "float32", "float64")
+KV_CACHE_DTYPES = ("auto", "int8", "fp8")
+FP8_CAPABILITY = (8, 9)  # the first CUDA devices that compute with e4m3
+
+
+def check_kv_cache_dtype(options: LoadOptions, device: str, capability: tuple[int, int] | None = None) -> None:
+    """Refuses a `kv_cache_dtype` that the device does not have. ConfigError.
+
+    device: "cpu" | "cuda". capability: the CUDA device's compute capability, None where it is not known yet.
+    """
+    if options.kv_cache_dtype != "fp8" or (device == "cuda" and (capability or FP8_CAPABILITY) >= FP8_CAPABILITY):
+        return
+    found = "the device is a CPU" if capability is None else f"this one has {capability[0]}.{capability[1]}"
+    raise ConfigError(
+        f'kv_cache_dtype="fp8": needs a CUDA device of compute capability {FP8_CAPABILITY[0]}.{FP8_CAPABILITY[1]} or '
+        f'more, {found}; use "int8", which takes as little memory on every device'
+    )
 
 
 @dataclass(frozen=True, slots=True)

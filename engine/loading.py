@@ -24,6 +24,7 @@ from engine.runner.load_plan import LoadPlan, plan_load
 from engine.runner.model_runner import ModelRunner, Progress
 from engine.sample.grammar import GrammarCompiler
 from engine.vocab import load_vocab
+from kernels.group_quant import ROWS, GroupQuant
 
 T = TypeVar("T")
 
@@ -66,10 +67,10 @@ def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedE
         max_model_len=plan.kv.max_model_len,
         vocab_size=info.config.vocab_size,
         eos_token_ids=info.config.eos_token_ids,
-        model_identity=f"{info.path}\0{info.weights_bytes_on_disk}\0{plan.dtype}",
+        model_identity=f"{info.path}\0{info.weights_bytes_on_disk}\0{plan.dtype}\0{plan.kv_dtype}",
         grammars=GrammarCompiler(lambda: _token_table(path), info.config.vocab_size, info.config.eos_token_ids),
     )
-    settings = [*plan.settings, *_kernel_settings(runner)]
+    settings = [*plan.settings, *_kernel_settings(runner), *_slow_weights(runner)]
     return LoadedEngine(engine, runner, info, plan, exactness, settings, time.monotonic() - start)
 
 
@@ -93,6 +94,20 @@ def _typed(step: Callable[[], T]) -> T:
         raise LoadError("bad_options", str(error)) from error
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise LoadError("out_of_memory", f"memory ran out while loading: {error}") from error
+
+
+def _slow_weights(runner: ModelRunner) -> list[EffectiveSetting]:
+    """Matrices in codes that the chosen kernels leave to the reference, which works in layout "rows"."""
+    backend = next(choice.backend for choice in runner.kernels if choice.op == "group_linear")
+    left = [weight for weight in runner.model.weights() if isinstance(weight, GroupQuant) and weight.layout == ROWS]
+    if backend == "reference" or not left:
+        return []
+    sizes = ", ".join(str(size) for size in sorted({weight.group_size for weight in left}))
+    reason = (
+        f"{len(left)} quantised matrices have groups of {sizes}; the fast kernels take 16, multiples of 32 and whole "
+        "rows. The reference multiplies these, several times slower"
+    )
+    return [EffectiveSetting("kernel:group_linear", backend, "reference for some", reason)]
 
 
 def _kernel_settings(runner: ModelRunner) -> list[EffectiveSetting]:

@@ -161,7 +161,7 @@ def ready_message(loaded: LoadedEngine, options: LoadOptions) -> EngineReady:
     """What the app is told of a loaded engine."""
     runner, plan = loaded.runner, loaded.plan
     resident = psutil.Process().memory_full_info().uss
-    parts = (runner.model.weights_bytes, plan.kv.kv_bytes, runner.workspace.nbytes)
+    parts = (runner.weights_bytes, plan.kv.kv_bytes, runner.workspace.nbytes)
     on_host = sum(parts) if runner.device.type == "cpu" else 0
     return EngineReady(
         protocol_version=PROTOCOL_VERSION,

@@ -73,6 +73,13 @@ class Vocab:
         text = self._tokenizer.id_to_token(token_id)
         return b"" if text is None else self._read_bytes(text)
 
+    def token_texts(self) -> list[str | None]:
+        """Every token as the tokenizer spells it, by id; None where no token has the id."""
+        texts: list[str | None] = [None] * self.size
+        for text, token_id in self._tokenizer.get_vocab().items():
+            texts[token_id] = text
+        return texts
+
     @cached_property
     def _literal_tokenizer(self) -> Tokenizer:
         """A copy that does not look for special tokens: the switch is the tokenizer's state, not the call's."""

@@ -20,6 +20,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kernels.group_quant import GroupQuant
+
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype that sums run in: fp64 for a float64 model, else fp32."""
@@ -47,6 +49,21 @@ class AttentionMetadata:
     block_tables: Tensor
     query_start_loc: Sequence[int]
     row_request: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class KVCache:
+    """One layer's keys and values, in blocks.
+
+    keys, values: [blocks, C, B, D] in dtype; or codes, int8 or float8_e4m3fn, where a key or value is code * scale.
+    key_scales, value_scales: fp32 [blocks, C, B], of codes alone: one for each token and head. A vector of zeros has
+    scale 0; one with a NaN or an infinity in it has such a scale, and is not a number as a whole.
+    """
+
+    keys: Tensor
+    values: Tensor
+    key_scales: Tensor | None = None
+    value_scales: Tensor | None = None
 
 
 class Embedding(Protocol):
@@ -97,7 +114,30 @@ class Linear(Protocol):
         """out [T, N] = x [T, K] @ weight [N, K]^T + bias [N].
 
         `out` may be fp32 where dtype is bfloat16: the logits; a backend without a mixed product rounds to dtype first.
+        It may also be some columns of a wider buffer: its rows then lie out.stride(0) apart.
         """
+
+
+class PrepareGroupQuant(Protocol):
+    def __call__(self, weight: GroupQuant) -> GroupQuant:
+        """The same weights, arranged once at load as this backend's `GroupLinear` and `GroupEmbedding` want them.
+
+        weight: in layout "rows"; it may be given back as it is.
+        """
+
+
+class GroupLinear(Protocol):
+    def __call__(self, out: Tensor, x: Tensor, weight: GroupQuant, bias: Tensor | None) -> None:
+        """out [T, N] = x [T, K] @ w^T + bias [N], w the numbers that `weight` [N, K] stands for (see GroupQuant).
+
+        As a sum over groups g: scale * sum(x * code) + minimum * sum(x), all in fp32; codes are exact. `out` and
+        `bias` as in `Linear`. x is in the order of the activations, whatever `weight.perm` says.
+        """
+
+
+class GroupEmbedding(Protocol):
+    def __call__(self, out: Tensor, token_ids: Tensor, table: GroupQuant) -> None:
+        """out [T, H] = rows of the table [V, H] at token_ids int64 [T], computed in fp32 and rounded once to dtype."""
 
 
 class RotaryKvWrite(Protocol):
@@ -106,16 +146,17 @@ class RotaryKvWrite(Protocol):
         qkv: Tensor,
         cos: Tensor,
         sin: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: KVCache,
         metadata: AttentionMetadata,
         num_heads: int,
     ) -> None:
-        """Rotates queries in place and writes rotated keys and plain values to the cache.
+        """Rotates queries and keys in place and writes rotated keys and plain values to the cache.
 
         qkv [T, (A + 2 C) * D]: queries, keys, values; cos, sin [max_positions, D / 2] in fp32 (fp64 for a float64
-        model); k_cache, v_cache [blocks, C, B, D]. Halves are rotated (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin),
-        the layout of Hugging Face's Llama (arXiv 2104.09864). Rows with slot -1 write nothing.
+        model). Halves are rotated (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), the layout of Hugging Face's Llama
+        (arXiv 2104.09864). Where the cache holds codes, a key or value, rounded to dtype, has the scale max(|x|) / 127
+        (448, e4m3's largest, for float8) and the codes x / scale, to the nearest and ties to even. Rows with slot -1
+        write nothing.
         """
 
 
@@ -124,8 +165,7 @@ class PagedAttention(Protocol):
         self,
         out: Tensor,
         qkv: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: KVCache,
         metadata: AttentionMetadata,
         scale: float,
         window: int = 0,
@@ -134,7 +174,8 @@ class PagedAttention(Protocol):
         """out [T, A * D] = causal softmax attention of each row over its request's blocks (arXiv 2309.06180).
 
         Queries are the first A * D columns of qkv. With a window above 0 a row sees only its own key and the
-        window - 1 before it; with a soft cap above 0 scores are capped as in `SoftCap` before the softmax. The context
+        window - 1 before it; with a soft cap above 0 scores are capped as in `SoftCap` before the softmax. The scale of
+        a coded key multiplies its scores, that of a coded value its weights: nothing is decoded in memory. The context
         is split at sizes that depend on a row's position alone, so that its sums run in one order whatever else is in
         the step. Padding rows get zeros.
         """
@@ -152,12 +193,19 @@ class GeluMul(Protocol):
 
 class MixtureMlp(Protocol):
     def __call__(
-        self, out: Tensor, x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, top_k: int, normalise: bool
+        self,
+        out: Tensor,
+        x: Tensor,
+        router: Tensor,
+        gate_up: Sequence[Tensor | GroupQuant],
+        down: Sequence[Tensor | GroupQuant],
+        top_k: int,
+        normalise: bool,
     ) -> None:
         """out [T, H] = sum of p_e * down_e(silu(gate_e(x)) * up_e(x)) over each row's top_k experts (arXiv 2401.04088).
 
-        router [E, H]; gate_up [E, 2 I, H]; down [E, H, I]. p = softmax(x @ router^T) over all experts, in fp32; with
-        `normalise` the chosen ones are divided by their sum. Of equal ones the lowest expert is chosen.
+        router [E, H]; gate_up E times [2 I, H]; down E times [H, I]. p = softmax(x @ router^T) over all experts, in
+        fp32; with `normalise` the chosen ones are divided by their sum. Of equal ones the lowest expert is chosen.
         """
 
 
@@ -193,6 +241,9 @@ class Ops:
     scale: Scale
     soft_cap: SoftCap
     linear: Linear
+    prepare_group_quant: PrepareGroupQuant
+    group_linear: GroupLinear
+    group_embedding: GroupEmbedding
     rotary_kv_write: RotaryKvWrite
     paged_attention: PagedAttention
     silu_mul: SiluMul

@@ -45,6 +45,18 @@ KERNELS: dict[str, dict[str, str]] = {
         "cpu_ops": "kernels.cpu_ops.linear:linear",
         "reference": "kernels.reference.linear:linear",
     },
+    "prepare_group_quant": {
+        "cpu_ops": "kernels.cpu_ops.group_tiles:prepare_group_quant",
+        "reference": "kernels.reference.group_linear:prepare_group_quant",
+    },
+    "group_linear": {
+        "cpu_ops": "kernels.cpu_ops.group_linear:group_linear",
+        "reference": "kernels.reference.group_linear:group_linear",
+    },
+    "group_embedding": {
+        "cpu_ops": "kernels.cpu_ops.group_linear:group_embedding",
+        "reference": "kernels.reference.group_linear:group_embedding",
+    },
     "rotary_kv_write": {
         "cpu_ops": "kernels.cpu_ops.rotary:rotary_kv_write",
         "reference": "kernels.reference.rotary:rotary_kv_write",

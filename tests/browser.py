@@ -1,7 +1,8 @@
 """A headless Chromium for tests, and the list of what a page must never do.
 
 Owns the launch and the watch over console and network. Knows nothing of the product's pages.
-Invariant: a page's console errors, uncaught exceptions and requests to other hosts all end up in `problems`.
+Invariants: a page's console errors, uncaught exceptions and requests to other hosts all end up in `problems`; a tab has
+a context of its own, so that no cookie, storage, cached file or page is left over for the next.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -56,25 +57,34 @@ class Tab:
 
 
 @contextmanager
+def open_browser(chromium: Path) -> Iterator[Browser]:
+    """A browser without pages. Until it is closed, this thread cannot run coroutines of its own (playwright's loop)."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(chromium), args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
 def open_tab(
-    chromium: Path,
+    browser: Browser,
     url: str,
     *,
     size: tuple[int, int] = (1440, 900),
     theme: str = "dark",
     locale: str = "en-GB",
 ) -> Iterator[Tab]:
-    """A fresh browser with one page. One browser per test: nothing is left over for the next."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(chromium), args=ARGUMENTS)
-        context = browser.new_context(
-            viewport={"width": size[0], "height": size[1]},
-            color_scheme="dark" if theme == "dark" else "light",
-            locale=locale,
-        )
-        tab = Tab(context.new_page(), url)
-        tab.watch()
-        try:
-            yield tab
-        finally:
-            browser.close()
+    """A fresh profile with one page."""
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme="dark" if theme == "dark" else "light",
+        locale=locale,
+    )
+    tab = Tab(context.new_page(), url)
+    tab.watch()
+    try:
+        yield tab
+    finally:
+        context.close()

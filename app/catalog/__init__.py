@@ -131,7 +131,7 @@ class Catalog:
             require_licence(entry.name, entry.licence, entry.licence_url, gated=entry.gated, accepted=accept_license)
             origin, model_id = entry.sources[0], entry.id
             accept_license = True  # the entry's own licence was just accepted, or is an open one
-        elif (path := _existing_path(source)) is not None:
+        elif (path := existing_path(source)) is not None:
             return lambda watch: self._register(path, watch)
         else:
             origin = parse_hub_source(source)
@@ -256,15 +256,21 @@ class Catalog:
         return (self._models / model_id).exists() and read_record(self._models / model_id).get("path") != str(path)
 
 
-def _existing_path(source: str) -> Path | None:
-    """`source` as a path, if it is one: by its look, or because `owner/name` happens to exist here as a folder."""
+def existing_path(source: str) -> Path | None:
+    """`source` as a path, if it is one: by its look, or because `owner/name` happens to exist here as a folder.
+
+    Raises PullError for what looks like a path and leads nowhere.
+    """
     try:
         path = Path(source).expanduser()
+        exists = path.exists()
     except RuntimeError as error:
         raise PullError(f"{source}: there is no such user's home folder") from error
+    except (OSError, ValueError) as error:  # too long a name, a folder that may not be entered, a NUL
+        raise PullError(f"{source!r}: cannot be looked at ({error})") from error
     looks_like_path = source.startswith(("/", "./", "../", "~"))
-    if not looks_like_path and (source.startswith("hf:") or not path.exists()):
+    if not looks_like_path and (source.startswith("hf:") or not exists):
         return None
-    if not path.exists():
+    if not exists:
         raise PullError(f"{source}: there is no such file or folder")
     return path.resolve()

@@ -39,12 +39,12 @@ async def create(
         model_id=body.model_id,
         sampling=body.sampling.model_dump(exclude_none=True),
     )
-    return _whole(await asyncio.wrap_future(created), parts)
+    return _whole((await asyncio.wrap_future(created)).id, parts)
 
 
 @router.get("/{conversation_id}")
 async def get(conversation_id: str, parts: Services = Depends(services)) -> schemas.Conversation:
-    return _whole(parts.conversations.row(conversation_id), parts)
+    return _whole(conversation_id, parts)
 
 
 @router.patch("/{conversation_id}")
@@ -58,7 +58,7 @@ async def patch(
         changes["sampling"] = body.sampling.model_dump(exclude_none=True)
     row = await asyncio.wrap_future(parts.store.patch_conversation(conversation_id, body.version, changes))
     parts.conversations.tell_summary(row)
-    return _whole(row, parts)
+    return _whole(conversation_id, parts)
 
 
 @router.delete("/{conversation_id}", status_code=204)
@@ -94,6 +94,9 @@ def _summary(row: ConversationRow) -> schemas.ConversationSummary:
     return schemas.ConversationSummary.model_validate(row)
 
 
-def _whole(row: ConversationRow, parts: Services) -> schemas.Conversation:
+def _whole(conversation_id: str, parts: Services) -> schemas.Conversation:
+    """The conversation as it is now. Nothing is awaited in here, so that row, messages and live_seq agree."""
+    row = parts.conversations.row(conversation_id)
     messages = [dataclasses.asdict(message) for message in parts.conversations.messages_of(row.id)]
-    return schemas.Conversation.model_validate({**dataclasses.asdict(row), "messages": messages})
+    live_seq = parts.conversations.live_seq(row.id)
+    return schemas.Conversation.model_validate({**dataclasses.asdict(row), "messages": messages, "live_seq": live_seq})

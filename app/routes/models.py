@@ -1,10 +1,11 @@
-"""/api/models: the list, estimates, and the jobs that load, unload, fetch and delete."""
+"""/api/models: the list, estimates, and the jobs that load, unload, fetch, quantise and delete."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Depends
@@ -14,6 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from app import schemas
 from app.errors import ApiError
 from app.model_jobs import PullWish
+from app.model_schemas import QuantizeBody
+from app.quantize import QuantizeWish
 from app.services import Services, services
 from engine.config import LoadOptions
 
@@ -72,6 +75,15 @@ async def unload(
     model_id: str, body: schemas.UnloadBody | None = None, parts: Services = Depends(services)
 ) -> schemas.JobStarted:
     return schemas.JobStarted(job_id=parts.model_jobs.unload(model_id, force=body is not None and body.force).id)
+
+
+@router.post("/{model_id}/quantize", status_code=202)
+async def quantize(model_id: str, body: QuantizeBody, parts: Services = Depends(services)) -> schemas.JobStarted:
+    given = body.model_dump()
+    if body.calibration is not None:
+        given["calibration"] = Path(body.calibration)
+    job = await parts.model_jobs.quantize(QuantizeWish(model_id, **given))
+    return schemas.JobStarted(job_id=job.id)
 
 
 @router.delete("/{model_id}", status_code=204)

@@ -33,6 +33,8 @@ export const api = {
   estimate: (id, options) => call("POST", at`/api/models/${id}/estimate`, { options }),
   load: (id, options = {}) => call("POST", at`/api/models/${id}/load`, { options }),
   unload: (id, force = false) => call("POST", at`/api/models/${id}/unload`, { force }),
+  doctor: (id) => call("GET", at`/api/models/${id}/doctor`),
+  quantize: (id, wish) => call("POST", at`/api/models/${id}/quantize`, wish),
   pull: (request) => call("POST", "/api/models/pull", request),
   deleteModel: (id) => call("DELETE", at`/api/models/${id}`),
   jobs: async (limit = 30) => (await call("GET", at`/api/jobs?limit=${limit}`)).jobs,

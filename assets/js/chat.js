@@ -1,6 +1,7 @@
 // The chat page: joins list, thread, composer and drawer over one open conversation.
-// Invariant: the server owns every conversation; this page shows it, follows its live topic, and on any doubt (a gap in
-// the text, a stale version, a reconnect) fetches it anew instead of guessing.
+// Invariant: the server owns every conversation; this page shows it, follows its live topic from the number that came
+// with it, and on any doubt (a gap in the text, a stale version, a reconnect) fetches it anew instead of guessing. However
+// late an answer of the server arrives, what happened after it is heard again: the page ends at what the server has.
 
 import { api } from "./api.js";
 import { createComposer } from "./chat_composer.js";
@@ -24,6 +25,7 @@ class ChatPage {
   #header = null;
   #busy = 0; // own requests on their way: their echo on the live topic needs no fetch
   #stopping = false;
+  #loading = null; // {id, done}: the conversation being fetched and the promise of it
   #leaveTopic = () => {};
 
   constructor(element) {
@@ -83,6 +85,7 @@ class ChatPage {
     watchJobs(() => this.#drawComposer());
     live.onReconnect(() => {
       this.list.refresh();
+      this.#loading = null; // one asked for before may be of a server that is gone, or never come
       this.#reload();
     });
     addEventListener("popstate", () => this.#openFromAddress());
@@ -146,22 +149,33 @@ class ChatPage {
     this.list.select(null);
   }
 
-  /** Subscribe first, fetch then: what arrives in between lies before or within the fetched text, never beyond a gap. */
   async #follow(id) {
     this.#conversation = { id, active_leaf_id: null, title: "" };
-    this.#leaveTopic = live.subscribe(`conversation:${id}`, (event) => this.#onEvent(id, event));
     this.list.select(id);
     await this.#reload();
   }
 
-  async #reload() {
+  /** One request at a time: what happens while it is on its way is heard after it. */
+  #reload() {
     const id = this.#conversation?.id;
-    if (!id) return;
+    if (!id) return undefined;
+    if (this.#loading?.id !== id) {
+      const loading = { id, done: null };
+      loading.done = this.#load(id).finally(() => {
+        if (this.#loading === loading) this.#loading = null;
+      });
+      this.#loading = loading;
+    }
+    return this.#loading.done;
+  }
+
+  async #load(id) {
     try {
       const conversation = await api.conversation(id);
       if (this.#conversation?.id === id) this.#adopt(conversation);
     } catch (error) {
       if (error.status !== NOT_FOUND) return attempt(() => Promise.reject(error));
+      if (this.#conversation?.id !== id) return;
       toast(t("chat_gone"), "error");
       history.replaceState(null, "", location.pathname);
       this.startNew({ push: false });
@@ -169,17 +183,20 @@ class ChatPage {
   }
 
   #adopt(conversation) {
+    const { id, live_seq: since } = conversation;
+    this.#leaveTopic();
     this.#conversation = conversation;
     this.#tree = new MessageTree(conversation.messages);
     this.drawer.show(conversation);
     this.list.put(conversation);
     this.#draw();
+    this.#leaveTopic = live.subscribe(`conversation:${id}`, (event) => this.#onEvent(id, event), since);
   }
 
   // ---- the live topic ----
 
   #onEvent(id, event) {
-    if (this.#conversation?.id !== id || this.#conversation.version === undefined) return;
+    if (this.#conversation?.id !== id) return;
     switch (event.type) {
       case "message.created":
         if (!this.#tree.byId.has(event.message.id)) this.#tree.put(event.message);
@@ -240,12 +257,14 @@ class ChatPage {
       }),
     );
     if (!answer || this.#conversation !== conversation) return Boolean(answer);
-    for (const message of [answer.user_message, answer.assistant_message]) {
-      if (message && !this.#tree.byId.has(message.id)) this.#tree.put(message);
+    if (!this.#tree.byId.has(answer.assistant_message.id)) {
+      // the live topic has not told it yet; where it has, it may have told of the end as well, which this must not undo
+      if (answer.user_message) this.#tree.put(answer.user_message);
+      this.#tree.put(answer.assistant_message);
+      Object.assign(conversation, answer.conversation, { active_leaf_id: answer.assistant_message.id });
+      this.list.put(answer.conversation);
+      this.#draw();
     }
-    Object.assign(conversation, answer.conversation, { active_leaf_id: answer.assistant_message.id });
-    this.list.put(answer.conversation);
-    this.#draw();
     this.thread.toEnd();
     return true;
   }

@@ -1,8 +1,8 @@
 // Where a job stands: its stage while it runs, its result or its cause afterwards, with the last lines of its log.
 
 import { button, h, icon } from "./dom.js";
-import { clock, t, word } from "./i18n.js";
-import { isRunning, progressOf, receipt, stageText } from "./jobs.js";
+import { clock, t } from "./i18n.js";
+import { ending, isRunning, progressOf, receipt, stageText } from "./jobs.js";
 
 export function jobLine(job, cancel) {
   if (isRunning(job)) {
@@ -26,7 +26,7 @@ export function jobLine(job, cancel) {
       logTail(job.log),
     );
   }
-  const text = job.state === "succeeded" ? receipt(job) : word("jobstate", job.state);
+  const text = job.state === "succeeded" ? receipt(job) : ending(job);
   const done = job.state === "succeeded";
   return h(
     "p",

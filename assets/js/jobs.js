@@ -1,4 +1,4 @@
-// Jobs (pull, load, unload) as the server tells of them. Owns the newest state of each; actions start them.
+// Jobs (pull, load, unload, quantize) as the server tells of them. Owns the newest state of each; actions start them.
 // Invariant: what is shown comes from the server, so a reload or a second tab shows the same.
 
 import { api } from "./api.js";
@@ -99,8 +99,13 @@ export function receipt(job) {
   // what one waited for, the start of the process included: the same figure as in the list of events
   if (job.kind === "load" && job.started_at && job.finished_at)
     return t("loaded_in", { seconds: number(job.finished_at - job.started_at, 1) });
+  if (job.kind === "quantize" && result.model_id) return t("made", { model: result.model_id });
   return t("job_done");
 }
+
+/** How a job ended that did not succeed: work that keeps a checkpoint says that it goes on from there. */
+export const ending = (job) =>
+  job.kind === "quantize" && job.state === "cancelled" ? t("quantize_stopped") : word("jobstate", job.state);
 
 /** 0..1, or null where the stage does not count. */
 export const progressOf = (job) => (job.total > 0 ? Math.min(1, job.done / job.total) : null);
@@ -137,8 +142,11 @@ function loadIfAwaited(id) {
 }
 
 /** The running job that brings a model up: its download, then its load. */
-export const bringingUp = (id) =>
-  allJobs().find((job) => job.subject === id && job.kind !== "unload" && isRunning(job));
+export const bringingUp = (id) => latestBringUp(id, isRunning);
+
+/** The newest download or load of a model that is as wished. */
+export const latestBringUp = (id, wished = () => true) =>
+  allJobs().find((job) => job.subject === id && (job.kind === "pull" || job.kind === "load") && wished(job));
 
 live.subscribe("jobs", take);
 live.onReconnect(() => attempt(refresh));

@@ -1,13 +1,14 @@
 // The one WebSocket of a tab. Owns subscriptions, sequence numbers and reconnection; knows no topic's meaning.
-// Invariant: after a reconnect every topic is asked for from its last sequence number on, and `onopen` listeners
-// hear of it, so that a page can fetch anew what a restarted server no longer replays.
+// Invariants: a listener hears each number of its topic once, in order and without a hole; after a reconnect every topic
+// is asked for from its last number on, and `onReconnect` listeners hear of it, as they do of what the server no longer
+// has, so that a page can fetch it anew.
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 8000;
 
 class Live {
   #socket = null;
-  #topics = new Map(); // topic -> {listeners, seq, last}
+  #topics = new Map(); // topic -> {listeners, seq, last, askedFrom}
   #opened = new Set();
   #wait = FIRST_WAIT_MS;
   #connectedBefore = false;
@@ -17,13 +18,16 @@ class Live {
     return this.#socket?.readyState === WebSocket.OPEN;
   }
 
-  /** Hear a topic's data; at once the newest, if there is one. Returns the way to stop. */
-  subscribe(topic, listener) {
+  /**
+   * Hear a topic's data; at once the newest, if there is one. Returns the way to stop. `since`: for a topic without
+   * other listeners, the number that came with a state read elsewhere; what was said after it is heard first.
+   */
+  subscribe(topic, listener, since = null) {
     const known = this.#topics.get(topic);
-    const entry = known ?? { listeners: new Set(), seq: null, last: null };
+    const entry = known ?? { listeners: new Set(), seq: since, last: null, askedFrom: null };
     this.#topics.set(topic, entry);
     entry.listeners.add(listener);
-    if (!known) this.#send({ subscribe: [topic] });
+    if (!known) this.#ask([topic]);
     else if (entry.last) listener(entry.last.data, entry.last);
     this.#connect();
     return () => this.#unsubscribe(topic, listener);
@@ -53,9 +57,7 @@ class Live {
 
   #onOpen() {
     this.#wait = FIRST_WAIT_MS;
-    const since = {};
-    for (const [topic, entry] of this.#topics) if (entry.seq !== null) since[topic] = entry.seq;
-    this.#send({ subscribe: [...this.#topics.keys()], since });
+    this.#ask([...this.#topics.keys()]);
     if (this.#connectedBefore) this.#tellReconnected();
     this.#connectedBefore = true;
   }
@@ -67,11 +69,28 @@ class Live {
   #onMessage(message) {
     this.lastMessageAt = Date.now();
     const entry = this.#topics.get(message.topic);
-    if (!entry) return;
+    if (!entry || !this.#isNext(entry, message)) return;
     entry.seq = message.seq;
-    entry.last = message;
     if (message.gap) this.#tellReconnected();
+    if (message.data === null) return; // it says only that something is missing
+    entry.last = message;
     for (const listener of [...entry.listeners]) listener(message.data, message);
+  }
+
+  /** Not so: what is known already, and what an earlier subscription still sends from beyond the place asked for. */
+  #isNext(entry, message) {
+    if (message.gap || entry.seq === null || message.seq === entry.seq + 1) return true;
+    if (message.seq > entry.seq && entry.askedFrom !== entry.seq) {
+      entry.askedFrom = entry.seq;
+      this.#ask([message.topic]);
+    }
+    return false;
+  }
+
+  #ask(topics) {
+    const since = {};
+    for (const topic of topics) if (this.#topics.get(topic).seq !== null) since[topic] = this.#topics.get(topic).seq;
+    this.#send({ subscribe: topics, since });
   }
 
   #onClose() {

@@ -10,18 +10,17 @@ import { createMemoryBar, partsLegend } from "./memory_bar.js";
 const TYPING_PAUSE_MS = 250;
 const MIB = 2 ** 20;
 const DTYPES = ["auto", "bfloat16", "float32"];
+const KV_CACHE_DTYPES = ["auto", "int8", "fp8"];
 
 export function openLoadDialog(row) {
   const fields = {
     max_model_len: numberField(1, row.context_length ?? 10000000),
     max_num_seqs: numberField(1, 1024),
     kv_mib: numberField(1, 1 << 24),
-    dtype: h(
-      "select",
-      { class: "pz-field" },
-      DTYPES.map((name) => h("option", { value: name }, name)),
-    ),
+    dtype: choice(DTYPES),
+    kv_cache_dtype: choice(KV_CACHE_DTYPES),
   };
+  const cost = h("p", { class: "pz-hint", hidden: true }, t("kv_cache_dtype_cost"));
   const bar = createMemoryBar("pz-estimate-bar");
   const verdict = h("div", { class: "pz-estimate", "aria-live": "polite" });
   const load = button(t("load"), start, { kind: "primary", iconName: "play" });
@@ -34,14 +33,14 @@ export function openLoadDialog(row) {
   );
   const dialog = openDialog({
     title: t("load_model", { model: row.name || row.id }),
-    body: [form, h("p", { class: "pz-hint" }, t("load_hint")), bar.element, verdict],
+    body: [form, cost, h("p", { class: "pz-hint" }, t("load_hint")), bar.element, verdict],
     actions: [button(t("cancel"), () => dialog.close()), load],
   });
   let timer = 0;
   let asked = 0;
 
   function options() {
-    const wishes = { dtype: fields.dtype.value };
+    const wishes = { dtype: fields.dtype.value, kv_cache_dtype: fields.kv_cache_dtype.value };
     if (fields.max_model_len.value) wishes.max_model_len = Number(fields.max_model_len.value);
     if (fields.max_num_seqs.value) wishes.max_num_seqs = Number(fields.max_num_seqs.value);
     if (fields.kv_mib.value) wishes.kv_cache_memory_bytes = Math.round(Number(fields.kv_mib.value) * MIB);
@@ -66,6 +65,7 @@ export function openLoadDialog(row) {
 
   form.addEventListener("input", () => {
     load.disabled = form.querySelector(":invalid") !== null;
+    cost.hidden = fields.kv_cache_dtype.value === "auto";
     clearTimeout(timer);
     timer = setTimeout(estimate, TYPING_PAUSE_MS);
   });
@@ -75,6 +75,13 @@ export function openLoadDialog(row) {
 function numberField(min, max) {
   return h("input", { class: "pz-field pz-figure", type: "number", min, max, step: 1, placeholder: t("automatic") });
 }
+
+const choice = (names) =>
+  h(
+    "select",
+    { class: "pz-field" },
+    names.map((name) => h("option", { value: name }, name)),
+  );
 
 const problem = (text) => h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, text));
 

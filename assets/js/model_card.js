@@ -2,12 +2,14 @@
 
 import { api } from "./api.js";
 import { confirmDialog } from "./dialog.js";
-import { button, h, icon } from "./dom.js";
+import { openDoctorDialog } from "./doctor_dialog.js";
+import { button, h, icon, iconButton } from "./dom.js";
 import { bytes, number, parameters, t, word } from "./i18n.js";
 import { jobLine, logTail } from "./job_line.js";
 import { cancelJob, isRunning, startUnload } from "./jobs.js";
 import { openLoadDialog } from "./load_dialog.js";
 import { openPullDialog } from "./pull_dialog.js";
+import { openQuantizeDialog } from "./quantize_dialog.js";
 import { attempt } from "./toast.js";
 
 /** context: {job, engine, refresh} */
@@ -131,14 +133,16 @@ function actions(row, context) {
         row.on_disk && row.support !== "not_yet"
           ? button(t("load"), () => openLoadDialog(row), { kind: "primary", iconName: "play" })
           : null,
-        row.on_disk ? button(t("delete"), () => remove(row, context), { kind: "quiet", iconName: "trash" }) : null,
+        row.on_disk ? [check(row), quantize(row), erase(row, context)] : null,
       ];
     case "broken":
-      return button(t("delete"), () => remove(row, context), { kind: "quiet", iconName: "trash" });
+      return [check(row), erase(row, context)];
     case "loaded":
       return [
         h("a", { class: "pz-button pz-primary", href: `/chat?model=${encodeURIComponent(row.id)}` }, icon("chat"), h("span", {}, t("chat_with"))),
         unload(false),
+        check(row),
+        quantize(row),
       ];
     case "unloading":
       return unload(true);
@@ -146,6 +150,12 @@ function actions(row, context) {
       return null;
   }
 }
+
+const check = (row) => button(t("check"), () => openDoctorDialog(row), { kind: "quiet" });
+
+const quantize = (row) => button(t("quantize"), () => openQuantizeDialog(row), { kind: "quiet" });
+
+const erase = (row, context) => iconButton("trash", t("delete"), () => remove(row, context));
 
 async function remove(row, context) {
   const sure = await confirmDialog(

@@ -4,7 +4,7 @@ import { api } from "./api.js";
 import { button, fill, h, icon, setText } from "./dom.js";
 import { liveEngines, loadingEngine, servingEngines, sumOf } from "./engine_state.js";
 import { bytes, clock, number, percent, rate, seconds, t, timeAgo, word } from "./i18n.js";
-import { bringUp, bringingUp, latestJob, progressOf, stageText, watchJobs } from "./jobs.js";
+import { bringUp, bringingUp, latestBringUp, progressOf, stageText, watchJobs } from "./jobs.js";
 import { live } from "./live.js";
 import { partsLegend } from "./memory_bar.js";
 import { createSparkline } from "./sparkline.js";
@@ -133,7 +133,7 @@ class Overview {
   #drawHero(state) {
     const loading = loadingEngine(state);
     const job = bringingUp(loading?.model_id ?? state.default_model_id);
-    const error = latestJob(state.default_model_id)?.error;
+    const error = latestBringUp(state.default_model_id)?.error;
     const idle = ["no_model", "failed"].includes(state.state);
     const unused = this.#fetched && !this.#requests.length && servingEngines(state).length > 0;
     const key = JSON.stringify([idle, unused, job ? [job.stage, job.done, job.message] : error]);

@@ -22,6 +22,7 @@ from engine.checkpoint.gguf_parts import first_part
 from engine.checkpoint.hf_config import read_config
 from engine.checkpoint.hf_families import plain_name
 from engine.checkpoint.info import (
+    OUTPUT_HEAD,
     STORAGE_FORMATS,
     CheckpointError,
     CheckpointInfo,
@@ -30,12 +31,26 @@ from engine.checkpoint.info import (
     describe_foreign,
     read_head,
 )
-from engine.checkpoint.safetensors import INDEX_FILE, SINGLE_FILE, read_tensors
+from engine.checkpoint.packed import join_parts, read_quantization
+from engine.checkpoint.safetensors import (
+    INDEX_FILE,
+    PICKLE_REMEDY,
+    PICKLES,
+    SINGLE_FILE,
+    foreign_weights,
+    read_tensors,
+)
 from engine.config import ModelConfig
 
-__all__ = ["CheckpointError", "CheckpointInfo", "TensorInfo", "UnsupportedCheckpointError", "read_checkpoint"]
+__all__ = [
+    "OUTPUT_HEAD",
+    "CheckpointError",
+    "CheckpointInfo",
+    "TensorInfo",
+    "UnsupportedCheckpointError",
+    "read_checkpoint",
+]
 
-OUTPUT_HEAD = "lm_head.weight"
 _LAYERS = "model.layers."
 _IN_LAYER = re.compile(r"\.\d+\.")  # layers are numbered whatever a family calls them
 _LAYER_NORMS = {
@@ -81,7 +96,9 @@ def find_gguf(folder: Path) -> Path:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise CheckpointError(f"{folder}: no model here: neither config.json with {SINGLE_FILE} nor a .gguf file")
+        foreign = foreign_weights(folder)
+        also = f" (found {', '.join(foreign[:3])}). {PICKLE_REMEDY}" if foreign else ""
+        raise CheckpointError(f"{folder}: no model here: neither config.json with {SINGLE_FILE} nor a .gguf file{also}")
     first = first_part(found)
     if first is not None:
         return first
@@ -97,7 +114,10 @@ def _read_file(path: Path) -> CheckpointInfo:
         return _read_safetensors(path.parent, None)
     if path.suffix == ".safetensors":
         return _read_safetensors(path.parent, path)
-    raise CheckpointError(f"{path}: neither a GGUF nor a safetensors file; it looks like {describe_foreign(head)}")
+    also = f". {PICKLE_REMEDY}" if path.suffix in PICKLES else ""
+    raise CheckpointError(
+        f"{path}: neither a GGUF nor a safetensors file; it looks like {describe_foreign(head)}{also}"
+    )
 
 
 def _read_gguf(path: Path) -> CheckpointInfo:
@@ -109,11 +129,12 @@ def _read_safetensors(folder: Path, weights: Path | None) -> CheckpointInfo:
     config_path = folder / "config.json"
     metadata = read_json_object(config_path)
     config = read_config(config_path, metadata)
+    quantization = read_quantization(config_path, metadata, config)
+    stored = {name: tensor for name, tensor in read_tensors(folder, weights).items() if not _DERIVED.search(name)}
     tensors = {}
-    for name, tensor in read_tensors(folder, weights).items():
-        if not _DERIVED.search(name):
-            renamed = plain_name(name) if config.num_experts else name
-            tensors[renamed] = replace(tensor, name=renamed)
+    for name, tensor in join_parts(quantization, stored, config, folder).items():
+        renamed = plain_name(name) if config.num_experts else name
+        tensors[renamed] = replace(tensor, name=renamed)
     return _describe(weights or folder, "safetensors", config, tensors, read_chat_template(folder), metadata)
 
 
@@ -255,7 +276,7 @@ def _check_tensor(info: CheckpointInfo, tensor: TensorInfo, shape: tuple[int, ..
 
 
 def _check_format(tensor: TensorInfo) -> None:
-    if tensor.dtype not in STORAGE_FORMATS:
+    if tensor.dtype not in STORAGE_FORMATS and tensor.scheme is None:
         raise UnsupportedCheckpointError(
             f"{tensor.file}: tensor {tensor.name} is stored as {tensor.dtype}, which is not supported yet (supported: "
             f"{', '.join(STORAGE_FORMATS)}); choose a Q4_K_M, Q8_0 or F16 GGUF file, or safetensors in F16 or BF16"

@@ -20,6 +20,10 @@ class Fields:
         self.path = path
         self._values = values
 
+    def names(self) -> list[str]:
+        """The names of all fields."""
+        return list(self._values)
+
     def get(self, name: str, default: Any = None) -> Any:
         value = self._values.get(name)
         return default if value is None else value

@@ -17,7 +17,7 @@ from engine.checkpoint.gguf_families import GGUF_FAMILIES, TOP_LEVEL, GgufFamily
 from engine.checkpoint.gguf_keys import GgufKeys
 from engine.checkpoint.gguf_parts import read_gguf_parts
 from engine.checkpoint.gguf_rope import ROPE_TENSORS, read_rope_scaling
-from engine.checkpoint.info import TensorInfo, UnsupportedCheckpointError
+from engine.checkpoint.info import GROUP_SCHEMES, TensorInfo, UnsupportedCheckpointError
 from engine.config import ModelConfig
 
 _EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
@@ -50,8 +50,15 @@ def _hugging_face_names(header: GgufHeader, family: GgufFamily) -> dict[str, Ten
             raise UnsupportedCheckpointError(
                 f"{header.path}: tensor {name} is not one of a {family.key}'s; this variant is not supported"
             )
-        tensors |= {part.name: part for part in _split_experts(replace(tensor, name=renamed))}
+        tensors |= {part.name: _in_codes(part) for part in _split_experts(replace(tensor, name=renamed))}
     return tensors
+
+
+def _in_codes(tensor: TensorInfo) -> TensorInfo:
+    """With the scheme of a matrix that stays in codes; routers, norms and biases become numbers."""
+    if len(tensor.shape) != 2 or tensor.name.endswith(".mlp.gate.weight"):
+        return tensor
+    return replace(tensor, scheme=GROUP_SCHEMES.get(tensor.dtype))
 
 
 def _split_experts(tensor: TensorInfo) -> Iterator[TensorInfo]:

@@ -25,7 +25,6 @@ def read_config(path: Path, values: dict[str, Any]) -> ModelConfig:
     """The architecture that `values`, the content of config.json at `path`, describes."""
     fields = Fields(path, values)
     name = _class_name(fields)
-    _refuse_quantization(fields)
     model_type = fields.get("model_type")
     if name not in FAMILIES:
         return read_generic(fields, name, f"Pizarra has no decoder of its own for {name}")
@@ -71,16 +70,6 @@ def _class_name(fields: Fields) -> str:
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise fields.fail("architectures", f"a list of one name; supported: {', '.join(FAMILIES)}")
     return names[0]
-
-
-def _refuse_quantization(fields: Fields) -> None:
-    quantization = fields.part("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method", "unknown")
-        raise UnsupportedCheckpointError(
-            f"{fields.path}: weights quantised with {method} are not supported yet; use the unquantised checkpoint, "
-            "or a quantised GGUF file of this model"
-        )
 
 
 def _unknown_arithmetic(fields: Fields, family: Family) -> str | None:

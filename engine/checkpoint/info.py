@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 from engine.config import ModelConfig
 
+OUTPUT_HEAD = "lm_head.weight"
+
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be read. The message names the file, what was found, and the remedy."""
@@ -30,7 +32,7 @@ class BlockLayout(NamedTuple):
     nbytes: int
 
 
-# The formats the loader turns into numbers; engine.quant.QUANT_FORMATS holds a function for each of these names.
+# The formats of single tensors; engine.quant.QUANT_FORMATS holds a function for each of these names.
 STORAGE_FORMATS: dict[str, BlockLayout] = {
     "F64": BlockLayout(1, 8),
     "F32": BlockLayout(1, 4),
@@ -48,19 +50,66 @@ STORAGE_FORMATS: dict[str, BlockLayout] = {
 
 
 @dataclass(frozen=True, slots=True)
+class GroupScheme:
+    """How a matrix in codes will lie in memory, whatever its file: see `kernels.group_quant.GroupQuant`.
+
+    bits: of a code in memory, 4 or 8. group_size: inputs that share a scale. scales: the bytes of scales, zeros and
+    minima there are for so many inputs of a row. permuted: the codes have an order of inputs of their own.
+    """
+
+    bits: int
+    group_size: int
+    scales: BlockLayout
+    permuted: bool = False
+
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        """Bytes in memory of a matrix of this shape, or of several."""
+        *rows, inputs = shape
+        codes = -(-inputs * self.bits // 8)
+        scales = -(-inputs // self.scales.elements) * self.scales.nbytes
+        return math.prod(rows) * (codes + scales) + (_INDEX_BYTES * inputs if self.permuted else 0)
+
+
+_INDEX_BYTES = 4
+
+# What GGUF's block formats become. Five- and six-bit codes take a byte each.
+GROUP_SCHEMES: dict[str, GroupScheme] = {
+    "Q8_0": GroupScheme(8, 32, BlockLayout(32, 2)),
+    "Q4_0": GroupScheme(4, 32, BlockLayout(32, 2)),
+    "Q4_1": GroupScheme(4, 32, BlockLayout(32, 4)),
+    "Q5_0": GroupScheme(8, 32, BlockLayout(32, 2)),
+    "Q5_1": GroupScheme(8, 32, BlockLayout(32, 4)),
+    "Q4_K": GroupScheme(4, 32, BlockLayout(256, 4 + 16)),
+    "Q5_K": GroupScheme(8, 32, BlockLayout(256, 4 + 16)),
+    "Q6_K": GroupScheme(8, 16, BlockLayout(256, 2 + 16)),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where one tensor lies. `shape` is in torch order, (out, in) for a matrix, whatever the file's own order."""
+    """Where one tensor lies. `shape` is in torch order, (out, in) for a matrix, whatever the file's own order.
+
+    A matrix that its file stores as several tensors (codes, scales, zeros) is one of these with `parts`: its shape is
+    the matrix's, its nbytes those of all parts, file and offset those of the codes. `scheme` is set where the matrix
+    is stored in codes.
+    """
 
     name: str
-    dtype: str
+    dtype: str  # a key of engine.quant.QUANT_FORMATS, where it can be loaded
     shape: tuple[int, ...]
     file: Path
     offset: int
     nbytes: int
+    parts: tuple[TensorInfo, ...] = ()
+    scheme: GroupScheme | None = None
 
     @property
     def num_elements(self) -> int:
         return math.prod(self.shape)
+
+    def bytes_in_memory(self, dtype_bytes: int) -> int:
+        """Once loaded: codes stay codes, all else takes the model's dtype."""
+        return self.num_elements * dtype_bytes if self.scheme is None else self.scheme.nbytes(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +125,12 @@ class CheckpointInfo:
     weights_bytes_on_disk: int
     num_parameters: int  # a tied output head is counted once
     metadata: dict[str, Any]  # GGUF key-values, or config.json
+
+    def weights_bytes(self, dtype_bytes: int) -> int:
+        """Bytes in memory of all weights once loaded; a tied output head is counted once."""
+        tied = self.config.tie_word_embeddings
+        stored = (tensor for name, tensor in self.tensors.items() if not (tied and name == OUTPUT_HEAD))
+        return sum(tensor.bytes_in_memory(dtype_bytes) for tensor in stored)
 
 
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (

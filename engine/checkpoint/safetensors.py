@@ -16,7 +16,14 @@ from engine.checkpoint.info import CheckpointError, TensorInfo, describe_foreign
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+PICKLE_REMEDY = (
+    "A pickle can run code when it is opened, so none is. Choose a version of the model in safetensors or GGUF, or "
+    'convert one that you trust: `python -c "from transformers import AutoModelForCausalLM as M; '
+    "M.from_pretrained('FOLDER', dtype='auto').save_pretrained('NEW_FOLDER')\"`, and copy its tokenizer files"
+)
 _LENGTH_BYTES = 8
+_FOREIGN = (*PICKLES, ".h5", ".msgpack")
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _ELEMENT_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1,
@@ -31,14 +38,23 @@ def read_tensors(folder: Path, weights: Path | None = None) -> dict[str, TensorI
         return read_safetensors_header(single)
     if (folder / INDEX_FILE).is_file():
         return _read_shards(folder, folder / INDEX_FILE)
-    raise CheckpointError(
-        f"{folder}: neither {SINGLE_FILE} nor {INDEX_FILE} is there{_other_weights(folder)}; download the model again"
-    )
+    raise CheckpointError(f"{folder}: neither {SINGLE_FILE} nor {INDEX_FILE} is there{_remedy(folder)}")
 
 
-def _other_weights(folder: Path) -> str:
-    found = sorted(path.name for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".pth", ".h5", ".msgpack"))
-    return f" (found {', '.join(found[:3])}: only safetensors and GGUF weights are read)" if found else ""
+def _remedy(folder: Path) -> str:
+    """What to do about a folder without the weights that are looked for, by what else is in it."""
+    named = sorted(path.name for path in folder.glob("*.safetensors"))
+    if named:
+        return f"; if the weights are {' or '.join(named[:3])}, name that file instead of the folder"
+    foreign = foreign_weights(folder)
+    if not foreign:
+        return "; download the model again"
+    return f" (found {', '.join(foreign[:3])}: only safetensors and GGUF weights are read). {PICKLE_REMEDY}"
+
+
+def foreign_weights(folder: Path) -> list[str]:
+    """The names of weights in formats that are not read, which are pickles for the most part."""
+    return sorted(path.name for path in folder.glob("*") if path.suffix in _FOREIGN)
 
 
 def _read_shards(folder: Path, index: Path) -> dict[str, TensorInfo]:

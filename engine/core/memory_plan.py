@@ -1,25 +1,26 @@
 """What a load takes of memory, item by item, and whether that fits: integers in, integers out.
 
-Owns the byte counts of everything but the weights and the KV pool (`engine.core.sizing` has those), and the order in
-which the items claim what is free. Does not know devices, files or tensors. Invariant: an item is what is really
+Owns the byte counts of everything but the weights (`CheckpointInfo`) and the KV pool (`engine.core.sizing`), and the
+order in which the items claim what is free. Does not know devices or files. Invariant: an item is what is really
 allocated at the most (tests hold it to the tensors), and a plan without a refusal fits the memory it was given.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
+from engine.checkpoint import TensorInfo
 from engine.config import LoadOptions, ModelConfig
-from engine.core.sizing import KVPlan, SizingError, format_bytes, plan_kv, weights_bytes
+from engine.core.sizing import KVPlan, SizingError, format_bytes, plan_kv
 
 ROW_ALIGNMENT = 16  # rows are padded to a multiple of it at the most
 FP32_BYTES, FP64_BYTES = 4, 8
 INT64_BYTES = 8
 PLAIN_FORMATS = ("F64", "F32", "F16", "BF16")
 EXPANDING_BYTES = 10  # of a number that a block format holds, while it becomes fp32
+CODES_READING_BYTES = 4  # of a code, while it is unpacked, joined with the other parts of its matrix and rearranged
 DRAW_BYTES_PER_ENTRY = 192  # what filters and noise need at once of one row, for each entry of the vocabulary
 
 
@@ -117,7 +118,7 @@ class MemoryPlan:
 
 def plan_memory(
     config: ModelConfig,
-    num_parameters: int,
+    weights_bytes: int,
     options: LoadOptions,
     available_bytes: int,
     dtype_bytes: int,
@@ -125,25 +126,25 @@ def plan_memory(
     runtime_bytes: int,
     reading_bytes: int = 0,
 ) -> MemoryPlan:
-    """Divides `available_bytes`. runtime_bytes: of the engine process itself, 0 where they are taken already.
-    reading_bytes: `largest_reading`, 0 where tensors are read into other memory than they stay in.
+    """Divides `available_bytes`. weights_bytes: `CheckpointInfo.weights_bytes`. runtime_bytes: of the engine process
+    itself, 0 where they are taken already. reading_bytes: `largest_reading`, 0 where tensors are read into other memory
+    than they stay in.
 
     The rotary tables are as long as the context and the context as long as what they leave it, so it is planned twice:
     without them, then beside those of the first plan's context, which the second does not exceed. A refusal's longest
     context therefore fits when it is asked for.
     """
-    weights = weights_bytes(num_parameters, dtype_bytes)
     max_model_len, kv, refusal = 0, None, None
     for _ in range(2):
         workspace = workspace_bytes(config, options, max_model_len, dtype_bytes)
-        left = available_bytes - weights - workspace.total - runtime_bytes
+        left = available_bytes - weights_bytes - workspace.total - runtime_bytes
         try:
             kv = plan_kv(config, options, left, dtype_bytes, device)
         except SizingError as error:
             kv, refusal, max_model_len = None, error, error.max_model_len_that_fits
         else:
             max_model_len = kv.max_model_len
-    plan = MemoryPlan(weights, workspace, runtime_bytes, reading_bytes, available_bytes, kv, refusal)
+    plan = MemoryPlan(weights_bytes, workspace, runtime_bytes, reading_bytes, available_bytes, kv, refusal)
     if kv is None or plan.peak_while_reading <= available_bytes:
         return plan
     too_much = SizingError(
@@ -155,10 +156,17 @@ def plan_memory(
     return replace(plan, kv=None, refusal=too_much)
 
 
-def largest_reading(stored: Iterable[tuple[str, Sequence[int]]], dtype_bytes: int) -> int:
-    """What the reading of the largest tensor takes: its numbers in fp32 and as they stay. stored: (format, shape)."""
-    plain, expanded = FP32_BYTES + dtype_bytes, max(EXPANDING_BYTES, FP32_BYTES + dtype_bytes)
-    return max(math.prod(shape) * (plain if form in PLAIN_FORMATS else expanded) for form, shape in stored)
+def largest_reading(tensors: Iterable[TensorInfo], dtype_bytes: int) -> int:
+    """What the reading of the largest tensor takes at the most, what stays of it included."""
+    return max(_reading_bytes(tensor, dtype_bytes) for tensor in tensors)
+
+
+def _reading_bytes(tensor: TensorInfo, dtype_bytes: int) -> int:
+    if tensor.scheme is not None:
+        return tensor.num_elements * CODES_READING_BYTES
+    as_numbers = FP32_BYTES + dtype_bytes
+    plain = tensor.dtype in PLAIN_FORMATS
+    return tensor.num_elements * (as_numbers if plain else max(EXPANDING_BYTES, as_numbers))
 
 
 def workspace_bytes(config: ModelConfig, options: LoadOptions, max_model_len: int, dtype_bytes: int) -> WorkspaceBytes:

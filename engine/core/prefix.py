@@ -15,7 +15,7 @@ DIGEST_BYTES = 16
 
 
 class PrefixHasher:
-    """Hashes of one engine. `identity` names what is common to all its blocks, such as model, dtype and block size."""
+    """Hashes of one engine. `identity`: what is common to all its blocks, such as model, KV dtype and block size."""
 
     def __init__(self, identity: str, block_size: int) -> None:
         self.block_size = block_size

@@ -1,7 +1,7 @@
-"""How much memory a load needs and how large the KV pool becomes: integers in, integers out.
+"""How large the KV pool of a load becomes: integers in, integers out.
 
-Owns the byte counts of weights and KV blocks, and the choice of pool size and context length. Does not know devices,
-files or tensors: the caller measures memory and says how much of it is free.
+Owns the byte counts of KV blocks, and the choice of pool size and context length. Does not know devices, files or
+tensors: the caller measures memory and says how much of it is free.
 Invariant: a `KVPlan` holds at least one sequence of its `max_model_len` beside the null block, inside the memory it
 was given; whatever cannot be so is a `SizingError` with the numbers, never a smaller pool than the one asked for.
 """
@@ -17,6 +17,7 @@ CPU_POOL_SHARE = 0.25  # a laptop has other work: the default pool leaves three 
 CPU_POOL_CAP_BYTES = 2 * GIB
 RUNTIME_BYTES = 300 * MIB  # an engine process beside its tensors: 165 its own, 255 with what it shares (CPU torch)
 NULL_BLOCKS = 1  # block 0 is never handed out
+CODE_BYTES, SCALE_BYTES = 1, 4  # of a KV cache in codes: one scale for each token and head of keys, and of values
 
 DTYPE_BYTES = {"auto": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -52,20 +53,27 @@ def format_bytes(count: int) -> str:
     return f"{count / GIB:.2f} GiB" if count >= GIB else f"{count / MIB:.1f} MiB"
 
 
-def kv_bytes_per_token(config: ModelConfig, dtype_bytes: int, context: int | None = None) -> int:
+def kv_bytes_per_token(
+    config: ModelConfig, dtype_bytes: int, context: int | None = None, kv_cache_dtype: str = "auto"
+) -> int:
     """Keys and values of one token in all layers, on average over a text of `context` tokens (the model's own if None).
 
     The average matters where layers have a window: they hold that much of the text and no more.
     """
     context = context or config.max_position_embeddings
     held = sum(min(group.window or context, context) for group in kv_groups(config))
-    return -(-held * kv_bytes_per_block(config, 1, dtype_bytes) // context)
+    return -(-held * kv_bytes_per_block(config, 1, dtype_bytes, kv_cache_dtype) // context)
 
 
-def kv_bytes_per_block(config: ModelConfig, block_size: int, dtype_bytes: int) -> int:
-    """Keys and values of one block, which holds the layers of one KV group: all layers of a model without windows."""
+def kv_bytes_per_block(config: ModelConfig, block_size: int, dtype_bytes: int, kv_cache_dtype: str = "auto") -> int:
+    """Keys and values of one block, which holds the layers of one KV group: all layers of a model without windows.
+
+    kv_cache_dtype: that of `LoadOptions`; all but "auto" are codes, with their scales.
+    """
     layers = layers_per_group(kv_groups(config))
-    return 2 * layers * config.num_key_value_heads * config.head_dim * block_size * dtype_bytes
+    plain = config.head_dim * dtype_bytes
+    vector = plain if kv_cache_dtype == "auto" else config.head_dim * CODE_BYTES + SCALE_BYTES
+    return 2 * layers * config.num_key_value_heads * block_size * vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ class _Geometry:
     @classmethod
     def of(cls, config: ModelConfig, options: LoadOptions, dtype_bytes: int) -> _Geometry:
         most, threshold = options.max_num_batched_tokens, options.long_prefill_token_threshold
-        block_bytes = kv_bytes_per_block(config, options.block_size, dtype_bytes)
+        block_bytes = kv_bytes_per_block(config, options.block_size, dtype_bytes, options.kv_cache_dtype)
         return cls(kv_groups(config), options.block_size, block_bytes, min(threshold or most, most))
 
     def sequence_blocks(self, num_tokens: int) -> int:
@@ -94,11 +102,6 @@ class _Geometry:
     def longest(self, num_blocks: int, limit: int) -> int:
         """The longest sequence, up to `limit`, that a pool of `num_blocks` serves."""
         return longest_sequence(self.groups, num_blocks - NULL_BLOCKS, limit, self.chunk, self.block_size)
-
-
-def weights_bytes(num_parameters: int, dtype_bytes: int) -> int:
-    """The weights once cast to the compute dtype; `num_parameters` counts a tied output head once."""
-    return num_parameters * dtype_bytes
 
 
 def plan_kv(

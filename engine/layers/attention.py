@@ -5,21 +5,11 @@ Owns no weights: the projections belong to the decoder layer, the cache to the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.layers.rotary import RotaryTables
-from kernels.ops import AttentionMetadata, Ops
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCache:
-    """One layer's keys and values, each [blocks, C, B, D]."""
-
-    keys: Tensor
-    values: Tensor
+from kernels.ops import AttentionMetadata, KVCache, Ops
 
 
 class PagedSelfAttention:
@@ -33,6 +23,6 @@ class PagedSelfAttention:
         self.soft_cap = config.attention_soft_cap
         self.cos, self.sin = rotary.of_layer(index)
 
-    def forward(self, out: Tensor, qkv: Tensor, cache: LayerCache, metadata: AttentionMetadata) -> None:
-        self.ops.rotary_kv_write(qkv, self.cos, self.sin, cache.keys, cache.values, metadata, self.num_heads)
-        self.ops.paged_attention(out, qkv, cache.keys, cache.values, metadata, self.scale, self.window, self.soft_cap)
+    def forward(self, out: Tensor, qkv: Tensor, cache: KVCache, metadata: AttentionMetadata) -> None:
+        self.ops.rotary_kv_write(qkv, self.cos, self.sin, cache, metadata, self.num_heads)
+        self.ops.paged_attention(out, qkv, cache, metadata, self.scale, self.window, self.soft_cap)

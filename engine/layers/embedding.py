@@ -9,23 +9,29 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.layers.linear import Weight, multiply, settle
+from kernels.group_quant import GroupQuant
 from kernels.ops import Ops, rounded
 
 
 class VocabParallelEmbedding:
     """table [V, H]: token ids to hidden states, and as `VocabParallelHead` the other way."""
 
-    def __init__(self, ops: Ops, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
-        self.ops = ops
-        self.scale = rounded(config.embedding_scale, dtype)  # the checkpoints were trained with it in their dtype
-        self.weight = torch.empty(config.vocab_size, config.hidden_size, dtype=dtype, device=device)
+    weight: Weight
 
-    def load(self, tensor: Tensor) -> None:
-        """Copies the table in."""
-        self.weight.copy_(tensor)
+    def __init__(self, ops: Ops, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self.ops, self.dtype, self.device = ops, dtype, device
+        self.scale = rounded(config.embedding_scale, dtype)  # the checkpoints were trained with it in their dtype
+
+    def load(self, weight: Weight) -> None:
+        """Takes the table [V, H]."""
+        self.weight = settle(self.ops, weight, self.dtype, self.device)
 
     def forward(self, out: Tensor, token_ids: Tensor) -> None:
-        self.ops.embedding(out, token_ids, self.weight)
+        if isinstance(self.weight, GroupQuant):
+            self.ops.group_embedding(out, token_ids, self.weight)
+        else:
+            self.ops.embedding(out, token_ids, self.weight)
         if self.scale != 1.0:
             self.ops.scale(out, self.scale)
 
@@ -43,18 +49,19 @@ class VocabParallelHead:
     ) -> None:
         self.ops = ops
         self.scale, self.soft_cap = config.logits_scale, config.logits_soft_cap
-        self.weight = (
-            tied_to.weight
-            if tied_to is not None
-            else torch.empty(config.vocab_size, config.hidden_size, dtype=dtype, device=device)
-        )
+        self.table = tied_to or VocabParallelEmbedding(ops, config, dtype, device)
 
-    def load(self, tensor: Tensor) -> None:
-        """Copies an untied head in."""
-        self.weight.copy_(tensor)
+    @property
+    def weight(self) -> Weight:
+        """[V, H]."""
+        return self.table.weight
+
+    def load(self, weight: Weight) -> None:
+        """Takes an untied head."""
+        self.table.load(weight)
 
     def forward(self, out: Tensor, hidden: Tensor) -> None:
-        self.ops.linear(out, hidden, self.weight, None)
+        multiply(self.ops, out, hidden, self.weight, None)
         if self.scale != 1.0:
             self.ops.scale(out, self.scale)
         if self.soft_cap:

@@ -7,7 +7,7 @@ only `kernels.ops` on workspace buffers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.core.kv_groups import kv_groups, layer_places
-from engine.layers.attention import LayerCache
 from engine.layers.embedding import VocabParallelEmbedding, VocabParallelHead
+from engine.layers.linear import Weight
 from engine.layers.norm import RMSNorm
 from engine.layers.rotary import RotaryTables
 from engine.models.decoder_layer import LAYER_CLASSES
 from engine.models.workspace import Workspace
-from kernels.ops import AttentionMetadata, Ops, accumulation_dtype
+from kernels.ops import AttentionMetadata, KVCache, Ops, accumulation_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Decoder:
         tied = self.embedding if config.tie_word_embeddings else None
         self.head = VocabParallelHead(ops, config, dtype, device, tied)
 
-    def forward(self, ws: Workspace, step: StepInputs, caches: Sequence[LayerCache]) -> None:
+    def forward(self, ws: Workspace, step: StepInputs, caches: Sequence[KVCache]) -> None:
         """Leaves the logits of `step.sample_rows` in ws.logits, and fills the caches."""
         self.embedding.forward(ws.residual, step.token_ids)
         delta: Tensor | None = None
@@ -66,25 +66,27 @@ class Decoder:
         self.ops.gather_rows(ws.picked, ws.normed, step.sample_rows)
         self.head.forward(ws.logits, ws.picked)
 
-    def load(self, name: str, tensor: Tensor) -> None:
+    def load(self, name: str, weight: Weight) -> None:
         """Takes one checkpoint tensor by its Hugging Face name. KeyError for a name that this decoder does not have."""
         match name.split("."):
             case ["model", "embed_tokens", "weight"]:
-                self.embedding.load(tensor)
+                self.embedding.load(weight)
             case ["model", "norm", "weight"]:
-                self.final_norm.load(tensor)
+                assert isinstance(weight, Tensor)
+                self.final_norm.load(weight)
             case ["lm_head", "weight"]:
                 if not self.config.tie_word_embeddings:  # a tied checkpoint may store its copy
-                    self.head.load(tensor)
+                    self.head.load(weight)
             case ["model", "layers", index, *rest]:
-                self.layers[int(index)].load(".".join(rest), tensor)
+                self.layers[int(index)].load(".".join(rest), weight)
             case _:
                 raise KeyError(name)
 
-    @property
-    def weights_bytes(self) -> int:
-        """Bytes of all weights, a tied head counted once."""
-        own = (self.embedding.weight, self.head.weight, self.final_norm.weight)
-        tensors = {id(tensor): tensor for layer in self.layers for tensor in layer.weights()}
-        tensors |= {id(tensor): tensor for tensor in own}
-        return sum(tensor.nbytes for tensor in tensors.values())
+    def weights(self) -> Iterator[Weight]:
+        """Everything that was loaded; a tied head is the embedding and comes once."""
+        yield self.embedding.weight
+        for layer in self.layers:
+            yield from layer.weights()
+        yield self.final_norm.weight
+        if not self.config.tie_word_embeddings:
+            yield self.head.weight

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.layers.attention import LayerCache, PagedSelfAttention
-from engine.layers.linear import ColumnParallelLinear, RowParallelLinear
+from engine.layers.attention import PagedSelfAttention
+from engine.layers.linear import ColumnParallelLinear, RowParallelLinear, Weight
 from engine.layers.mixture import MixtureMLP
 from engine.layers.mlp import GatedMLP
 from engine.layers.norm import QueryKeyNorm, RMSNorm
 from engine.layers.rotary import RotaryTables
 from engine.models.workspace import Workspace
-from kernels.ops import AttentionMetadata, Ops
+from kernels.ops import AttentionMetadata, KVCache, Ops
 
 
 class DecoderLayer:
@@ -50,14 +50,14 @@ class DecoderLayer:
         self.output = RowParallelLinear(ops, queries, hidden, bias=config.attention_bias, dtype=dtype, device=device)
         self.mlp = (MixtureMLP if config.num_experts else GatedMLP)(ops, config, dtype, device)
 
-    def forward(self, ws: Workspace, delta: Tensor | None, cache: LayerCache, metadata: AttentionMetadata) -> None:
+    def forward(self, ws: Workspace, delta: Tensor | None, cache: KVCache, metadata: AttentionMetadata) -> None:
         """delta: what the layer before has yet to add to the residual; this layer's own is left in ws.hidden."""
         self.norms["input_layernorm"].forward(ws.normed, ws.residual, delta)
         self.attend(ws, ws.normed, cache, metadata)
         self.norms["post_attention_layernorm"].forward(ws.normed, ws.residual, ws.hidden)
         self.feed_forward(ws, ws.normed)
 
-    def attend(self, ws: Workspace, x: Tensor, cache: LayerCache, metadata: AttentionMetadata) -> None:
+    def attend(self, ws: Workspace, x: Tensor, cache: KVCache, metadata: AttentionMetadata) -> None:
         """ws.hidden = what attention over x adds to the residual."""
         self.qkv.forward(ws.qkv, x)
         if self.qk_norm is not None:
@@ -76,21 +76,25 @@ class DecoderLayer:
         if self.residual_scale != 1.0:
             self.ops.scale(ws.hidden, self.residual_scale)
 
-    def load(self, name: str, tensor: Tensor) -> None:
+    def load(self, name: str, weight: Weight) -> None:
         """Takes a tensor by its name within the layer. KeyError for one that this layer does not have."""
         stem, _, kind = name.rpartition(".")
         norms = self.all_norms()
         if stem in norms:
-            norms[stem].load(tensor)
+            assert isinstance(weight, Tensor)
+            norms[stem].load(weight)
             return
         if isinstance(self.mlp, MixtureMLP) and stem.startswith("mlp."):
-            self.mlp.load(name.removeprefix("mlp."), tensor)
+            self.mlp.load(name.removeprefix("mlp."), weight)
             return
         linear, part = self._linears()[stem]
-        if part is None:
-            linear.load(tensor, bias=kind == "bias")
+        if kind == "bias":
+            assert isinstance(weight, Tensor)
+            linear.load_bias(weight, part)
+        elif part is None:
+            linear.load(weight)
         else:
-            linear.load_part(part, tensor, bias=kind == "bias")
+            linear.load_part(part, weight)
 
     def all_norms(self) -> dict[str, RMSNorm]:
         """Every norm by its Hugging Face name."""
@@ -114,15 +118,13 @@ class DecoderLayer:
             linears["mlp.down_proj"] = self.mlp.down, None
         return linears
 
-    def weights(self) -> Iterator[Tensor]:
-        """Every tensor that was loaded."""
+    def weights(self) -> Iterator[Weight]:
+        """Everything that was loaded."""
         yield from (norm.weight for norm in self.all_norms().values())
         for linear in dict.fromkeys(linear for linear, _ in self._linears().values()):
-            yield linear.weight
-            if linear.bias is not None:
-                yield linear.bias
+            yield from linear.weights()
         if isinstance(self.mlp, MixtureMLP):
-            yield from (self.mlp.router, self.mlp.gate_up, self.mlp.down)
+            yield from self.mlp.weights()
 
 
 class PostNormLayer(DecoderLayer):
@@ -130,7 +132,7 @@ class PostNormLayer(DecoderLayer):
 
     norm_names = ("post_attention_layernorm", "post_feedforward_layernorm")
 
-    def forward(self, ws: Workspace, delta: Tensor | None, cache: LayerCache, metadata: AttentionMetadata) -> None:
+    def forward(self, ws: Workspace, delta: Tensor | None, cache: KVCache, metadata: AttentionMetadata) -> None:
         if delta is not None:
             self.ops.add(ws.residual, delta)
         self.attend(ws, ws.residual, cache, metadata)
@@ -150,7 +152,7 @@ class SandwichLayer(DecoderLayer):
         "post_feedforward_layernorm",
     )
 
-    def forward(self, ws: Workspace, delta: Tensor | None, cache: LayerCache, metadata: AttentionMetadata) -> None:
+    def forward(self, ws: Workspace, delta: Tensor | None, cache: KVCache, metadata: AttentionMetadata) -> None:
         self.norms["input_layernorm"].forward(ws.normed, ws.residual, delta)
         self.attend(ws, ws.normed, cache, metadata)
         self.norms["post_attention_layernorm"].forward(ws.hidden, ws.hidden, None)

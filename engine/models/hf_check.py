@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.layers.attention import LayerCache
 from engine.models.decoder import StepInputs
 from engine.models.registry import UnsupportedModel
 from engine.models.workspace import Workspace
-from kernels.ops import AttentionMetadata
+from kernels.ops import AttentionMetadata, KVCache
 
 TRACED = "pizarra_traced"  # the name of the tracing attention, and of its masks, at transformers
 TRACE_TOKENS = 8
@@ -32,7 +31,7 @@ MAX_DEVIATION = {torch.bfloat16: 0.25, torch.float32: 1e-3, torch.float64: 1e-3}
 # What an attention may be asked to add, by the name of the argument.
 _ADDITIONS = {"s_aux": "attention sinks", "position_bias": "a position bias", "sinks": "attention sinks"}
 
-Forward = Callable[[Workspace, StepInputs, Sequence[LayerCache]], None]
+Forward = Callable[[Workspace, StepInputs, Sequence[KVCache]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +197,7 @@ class Comparison:
         config, limit = self._config, MAX_DEVIATION[self._dtype]
         shape = (1 + 2 * -(-PROMPT_TOKENS // BLOCK_SIZE), config.num_key_value_heads, BLOCK_SIZE, config.head_dim)
         caches = [
-            LayerCache(*torch.zeros(2, *shape, dtype=self._dtype, device=self._device))
+            KVCache(*torch.zeros(2, *shape, dtype=self._dtype, device=self._device))
             for _ in range(config.num_hidden_layers)
         ]
         length, companion = (len(tokens) for tokens in self._tokens)
@@ -218,7 +217,7 @@ class Comparison:
                     "do something that the paged KV cache does not. Use llama.cpp, or transformers itself"
                 )
 
-    def _logits(self, forward: Forward, caches: Sequence[LayerCache], shares: Sequence[tuple[int, int, int]]) -> Tensor:
+    def _logits(self, forward: Forward, caches: Sequence[KVCache], shares: Sequence[tuple[int, int, int]]) -> Tensor:
         """Runs one step of (prompt, first token, end) shares; the logits of the rows of prompt 0 in fp64."""
         blocks = -(-PROMPT_TOKENS // BLOCK_SIZE)
         rows = [(line, prompt, index) for line, (prompt, a, b) in enumerate(shares) for index in range(a, b)]

@@ -19,14 +19,13 @@ import torch
 from torch import Tensor
 
 from engine.checkpoint import CheckpointInfo
-from engine.layers.attention import LayerCache
 from engine.models.decoder import StepInputs
 from engine.models.hf_check import Comparison, check_rotary, trace_layers
 from engine.models.hf_loading import load_class
 from engine.models.hf_modules import InterceptedLinear, replace_linears
 from engine.models.registry import UnsupportedModel
 from engine.models.workspace import Workspace
-from kernels.ops import AttentionMetadata, Ops, accumulation_dtype
+from kernels.ops import AttentionMetadata, KVCache, Ops, accumulation_dtype
 
 PAGED = "pizarra_paged"  # the name of our attention at transformers
 
@@ -71,7 +70,7 @@ class TransformersModel:
         self._model.set_attn_implementation(PAGED)
         comparison.check(self.forward)
 
-    def forward(self, ws: Workspace, step: StepInputs, caches: Sequence[LayerCache]) -> None:
+    def forward(self, ws: Workspace, step: StepInputs, caches: Sequence[KVCache]) -> None:
         """Leaves the logits of `step.sample_rows` in ws.logits, the rows behind the last norm in ws.normed."""
         (metadata,) = step.attention
         unturned = replace(metadata, positions=metadata.positions.new_zeros(len(metadata.positions)))
@@ -103,23 +102,15 @@ class TransformersModel:
         split[:, heads : heads + kv_heads].copy_(key[0].transpose(0, 1))
         split[:, heads + kv_heads :].copy_(value[0].transpose(0, 1))
         # Turned by an angle of 0, which changes no bit: this op is the one that writes the cache.
-        self.ops.rotary_kv_write(ws.qkv, self._cos, self._sin, cache.keys, cache.values, running.unturned, heads)
+        self.ops.rotary_kv_write(ws.qkv, self._cos, self._sin, cache, running.unturned, heads)
         self.ops.paged_attention(
-            ws.attended,
-            ws.qkv,
-            cache.keys,
-            cache.values,
-            running.metadata,
-            layer.scale,
-            layer.window,
-            layer.soft_cap,
+            ws.attended, ws.qkv, cache, running.metadata, layer.scale, layer.window, layer.soft_cap
         )
         return ws.attended.view(1, len(ws.attended), heads, self.config.head_dim)
 
-    @property
-    def weights_bytes(self) -> int:
-        """Bytes of all weights, a tied head counted once."""
-        return sum(parameter.nbytes for parameter in self._model.parameters())
+    def weights(self) -> Iterator[Tensor]:
+        """Everything that was loaded; a tied head is the embedding and comes once."""
+        yield from self._model.parameters()
 
     @contextmanager
     def _linear(self) -> Iterator[Any]:
@@ -163,7 +154,7 @@ class _Step:
     step: StepInputs
     metadata: AttentionMetadata
     unturned: AttentionMetadata
-    caches: Sequence[LayerCache]
+    caches: Sequence[KVCache]
     layer: int = 0
 
     def body(self, compute: Callable[[], Any]) -> Any:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from engine.layers.attention import LayerCache
+from engine.layers.linear import Weight
 from engine.models.decoder import StepInputs
 from engine.models.workspace import Workspace
-from kernels.ops import Ops
+from kernels.ops import KVCache, Ops
 
 MODELS: dict[str, str] = {
     "gemma2": "engine.models.decoder:Decoder",
@@ -47,11 +47,10 @@ class Model(Protocol):
     def head(self) -> Head:
         """For logits of rows beside those of a step."""
 
-    @property
-    def weights_bytes(self) -> int:
-        """Bytes of all weights, a tied head counted once."""
+    def weights(self) -> Iterator[Weight]:
+        """Everything that was loaded; a tied head is the embedding and comes once."""
 
-    def forward(self, ws: Workspace, step: StepInputs, caches: Sequence[LayerCache]) -> None:
+    def forward(self, ws: Workspace, step: StepInputs, caches: Sequence[KVCache]) -> None:
         """Leaves the logits of `step.sample_rows` in ws.logits, the rows behind the last norm in ws.normed."""
 
 

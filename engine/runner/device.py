@@ -68,6 +68,11 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def compute_capability(device: torch.device) -> tuple[int, int] | None:
+    """A CUDA device's, None for others."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+
+
 def pick_dtype(options: LoadOptions) -> torch.dtype:
     """The compute dtype: bfloat16 unless asked otherwise (fp16 checkpoints run in bfloat16 too)."""
     names = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}

@@ -2,6 +2,7 @@
 
 Owns the physical caches, as many as a KV group has layers: a block belongs to one group at a time, and in it the k-th
 layer of that group has its keys and values in cache k.
+Invariant: its bytes are those that `engine.core.sizing` plans, scales included.
 """
 
 from __future__ import annotations
@@ -10,22 +11,29 @@ import torch
 
 from engine.config import ModelConfig
 from engine.core.kv_groups import kv_groups, layer_places, layers_per_group
-from engine.layers.attention import LayerCache
+from kernels.ops import KVCache
 
 
 def allocate_caches(
-    config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
-) -> list[LayerCache]:
+    config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device, *, coded: bool
+) -> list[KVCache]:
     """The cache of every layer, keys and values each [num_blocks, C, B, D]; layers of different groups share them.
 
+    dtype: of keys and values; with `coded` it is that of their codes, and there are scales.
     Every page is touched now, so that a pool that was promised is really there and a machine without the memory says so
     at load, not in the middle of an answer.
     """
-    shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
+    vectors = (num_blocks, config.num_key_value_heads, block_size)
 
-    def touched() -> torch.Tensor:
+    def touched(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=device).fill_(0)
 
+    def cache() -> KVCache:
+        keys, values = (touched((*vectors, config.head_dim), dtype) for _ in range(2))
+        if not coded:
+            return KVCache(keys, values)
+        return KVCache(keys, values, touched(vectors, torch.float32), touched(vectors, torch.float32))
+
     groups = kv_groups(config)
-    physical = [LayerCache(touched(), touched()) for _ in range(layers_per_group(groups))]
+    physical = [cache() for _ in range(layers_per_group(groups))]
     return [physical[place] for _, place in layer_places(groups)]

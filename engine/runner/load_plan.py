@@ -12,18 +12,22 @@ from dataclasses import dataclass
 import torch
 
 from engine.checkpoint import CheckpointInfo
-from engine.config import EffectiveSetting, LoadOptions
+from engine.checkpoint.packed import quantization_notes
+from engine.config import EffectiveSetting, LoadOptions, check_kv_cache_dtype
 from engine.core.memory_plan import largest_reading, plan_memory
 from engine.core.sizing import KVPlan, format_bytes
-from engine.runner.device import DeviceInfo, pick_device, pick_dtype
+from engine.runner.device import DeviceInfo, compute_capability, pick_device, pick_dtype
+
+CODE_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What a load will do, decided before any weight is read."""
+    """What a load will do, decided before any weight is read. kv_dtype: of the cache, or of its codes."""
 
     device: DeviceInfo
     dtype: torch.dtype
+    kv_dtype: torch.dtype
     kv: KVPlan
     weights_bytes: int
     settings: list[EffectiveSetting]
@@ -32,19 +36,20 @@ class LoadPlan:
 def plan_load(info: CheckpointInfo, options: LoadOptions) -> LoadPlan:
     """Device, dtype and memory of a load. Raises SizingError with the numbers when it does not fit."""
     device, dtype = pick_device(options), pick_dtype(options)
+    check_kv_cache_dtype(options, device.device.type, compute_capability(device.device))
+    kv_dtype = CODE_DTYPES.get(options.kv_cache_dtype, dtype)
     taken = device.total_bytes - device.available_bytes
     budget = device.available_bytes
     if device.device.type == "cuda":
         budget = max(0, int(device.total_bytes * options.gpu_memory_utilization) - taken)
     kind, size = device.device.type, dtype.itemsize
     # this process is there already: nothing more is claimed for its runtime
-    stored = ((tensor.dtype, tensor.shape) for tensor in info.tensors.values())
-    reading = largest_reading(stored, size) if kind == "cpu" else 0
-    plan = plan_memory(info.config, info.num_parameters, options, budget, size, kind, 0, reading)
+    reading = largest_reading(info.tensors.values(), size) if kind == "cpu" else 0
+    plan = plan_memory(info.config, info.weights_bytes(size), options, budget, size, kind, 0, reading)
     whole = "the host's memory" if kind == "cpu" else device.name
     held = f"{format_bytes(taken)} of the {format_bytes(device.total_bytes)} of {whole} are in use already"
     kv = plan.required_kv(held)
-    return LoadPlan(device, dtype, kv, plan.weights_bytes, effective_settings(info, options, kv))
+    return LoadPlan(device, dtype, kv_dtype, kv, plan.weights_bytes, effective_settings(info, options, kv))
 
 
 def effective_settings(info: CheckpointInfo, options: LoadOptions, kv: KVPlan) -> list[EffectiveSetting]:
@@ -56,6 +61,7 @@ def effective_settings(info: CheckpointInfo, options: LoadOptions, kv: KVPlan) -
             "matrix products. A step takes longer, and layers with a window keep all keys"
         )
         settings.append(EffectiveSetting("model", info.config.architecture, "transformers", reason))
+    settings.extend(quantization_notes(info))
     if kv.reason:
         wanted = options.max_model_len or info.config.max_position_embeddings
         settings.append(EffectiveSetting("max_model_len", str(wanted), str(kv.max_model_len), kv.reason))

@@ -55,7 +55,10 @@ class ModelRunner:
                 lambda done, total: progress("weights", done, total, ""),
             )
             progress("kv_cache", 0, plan.kv.kv_bytes, "")
-            self.caches = allocate_caches(info.config, plan.kv.num_blocks, options.block_size, self.dtype, self.device)
+            coded = options.kv_cache_dtype != "auto"
+            self.caches = allocate_caches(
+                info.config, plan.kv.num_blocks, options.block_size, plan.kv_dtype, self.device, coded=coded
+            )
             self.workspace = Workspace.allocate(info.config, rows, sample_rows, self.dtype, self.device)
         tables = (options.max_num_seqs, -(-plan.kv.max_model_len // options.block_size))
         self.pooler = Pooler()
@@ -64,6 +67,11 @@ class ModelRunner:
         )
         if own_threads:
             torch.set_num_threads(1)  # two pools of threads on the same cores slow each other down many times over
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all weights as they lie in memory, a tied head counted once."""
+        return sum(weight.nbytes for weight in self.model.weights())
 
     def execute(self, plan: SchedulerOutput) -> StepResult:
         """Runs a step and draws its tokens."""

@@ -27,19 +27,23 @@ inline bool granted() {
     return given;
 }
 
-// All eight tiles, whole, while it lives. Set up anew wherever work begins: torch configures and releases tiles on the same
-// threads.
+// All eight tiles while it lives. Set up anew wherever work begins: torch configures and releases tiles on the same threads.
 class Tiles {
   public:
-    Tiles() {
+    // All of them whole.
+    Tiles() : Tiles(kTileRows, kTileInputs) {}
+
+    // Tiles 0 and 1 for sums of `rows` rows, 2 and 3 for left operands of those rows by `inputs` bf16 values, the others for
+    // right operands of as many inputs.
+    Tiles(int rows, int inputs) {
         struct alignas(64) Config {
             uint8_t palette = 1, start_row = 0, reserved[14] = {};
             uint16_t column_bytes[16] = {};
             uint8_t rows[16] = {};
         } config;
         for (int tile = 0; tile < 8; ++tile) {
-            config.column_bytes[tile] = 64;
-            config.rows[tile] = kTileRows;
+            config.column_bytes[tile] = uint16_t(tile == 2 || tile == 3 ? sizeof(bf16) * inputs : 64);
+            config.rows[tile] = uint8_t(tile < 4 ? rows : inputs / 2);
         }
         asm volatile("" : : "r"(&config) : "memory");  // gcc takes the intrinsic to read less than it does
         _tile_loadconfig(&config);

@@ -12,8 +12,9 @@ template <typename Products>
 class GroupAttention {
   public:
     using T = typename Products::Element;
+    using E = typename Products::Stored;
 
-    GroupAttention(const AttentionInputs<T>& inputs, const AttentionShape& shape, const RowGroup& rows, int head)
+    GroupAttention(const AttentionInputs<T, E>& inputs, const AttentionShape& shape, const RowGroup& rows, int head)
         : inputs_(inputs), shape_(shape), rows_(rows), head_(head), products_(shape) {}
 
     void run(T* out) {
@@ -24,11 +25,13 @@ class GroupAttention {
         const int32_t* table = inputs_.tables + size_t(inputs_.owners[rows_.first]) * shape_.table_stride;
         Vec scores[kChunkKeys] = {};
         for (int first = low / kChunkKeys * kChunkKeys; first <= high; first += kChunkKeys) {
-            products_.read(inputs_, KeyRange{table, head_, first, low, high});
+            const KeyRange range{table, head_, first, low, high};
+            products_.read(inputs_, range);
+            scales_.read(inputs_, range, shape_);
             for (Tile& tile : tiles) {
                 if (!tile.softmax.sees(first)) continue;
                 products_.scores(tile.entries, scores);
-                const Vec shrink = tile.softmax.weigh(scores, first, shape_, Products::round);
+                const Vec shrink = tile.softmax.weigh(scores, first, shape_, scales_, Products::round);
                 products_.add_values(tile.entries, scores, shrink);
             }
         }
@@ -64,15 +67,17 @@ class GroupAttention {
         }
     }
 
-    const AttentionInputs<T>& inputs_;
+    const AttentionInputs<T, E>& inputs_;
     const AttentionShape& shape_;
     RowGroup rows_;
     int head_;
     Products products_;
+    std::conditional_t<std::is_same_v<E, Code>, Scaled, Unscaled> scales_;
 };
 
-template <typename Products, typename T>
-void attention(T* out, const AttentionInputs<T>& inputs, const AttentionShape& shape) {
+template <typename Products, typename Inputs>
+void attention(typename Products::Element* out, const Inputs& inputs, const AttentionShape& shape) {
+    using T = typename Products::Element;
     const std::vector<RowGroup> groups = group_rows(inputs.owners, inputs.positions, shape);
     Pool::instance().run(int(groups.size()) * shape.num_kv_heads, [&](int slice) {
         const RowGroup& rows = groups[slice / shape.num_kv_heads];
@@ -87,28 +92,53 @@ void attention(T* out, const AttentionInputs<T>& inputs, const AttentionShape& s
     });
 }
 
+template <typename E>
+void serve(bf16* out, const AttentionInputs<bf16, E>& inputs, const AttentionShape& shape) {
+#ifdef PIZARRA_AMX
+    if (amx::granted()) return attention<amx::AttentionProducts<E>>(out, inputs, shape);
+#endif
+    attention<VectorProducts<bf16, E>>(out, inputs, shape);
+}
+
+template <typename E>
+void serve(float* out, const AttentionInputs<float, E>& inputs, const AttentionShape& shape) {
+    attention<VectorProducts<float, E>>(out, inputs, shape);
+}
+
+// The cache holds codes where there are scales, else the model's own numbers.
+template <typename T>
+void serve(
+    T* out, const T* qkv, const void* keys, const void* values, const float* key_scales, const float* value_scales,
+    const int32_t* tables, const int32_t* owners, const int64_t* positions, const AttentionShape& shape) {
+    const auto run = [&]<typename E>(const E* typed_keys) {
+        const E* typed_values = static_cast<const E*>(values);
+        const AttentionInputs<T, E> inputs{qkv,          typed_keys, typed_values, key_scales,
+                                           value_scales, tables,     owners,       positions};
+        serve(out, inputs, shape);
+    };
+    if (key_scales != nullptr)
+        run(static_cast<const Code*>(keys));
+    else
+        run(static_cast<const T*>(keys));
+}
+
 }  // namespace
 
 extern "C" {
 void pz_attention_bf16(
-    bf16* out, const bf16* qkv, const bf16* keys, const bf16* values, const int32_t* tables, const int32_t* owners,
-    const int64_t* positions, int rows, int num_heads, int num_kv_heads, int block_size, int head_dim, int table_stride,
-    int qkv_stride, int window, float scale, float soft_cap) {
-    const AttentionInputs<bf16> inputs{qkv, keys, values, tables, owners, positions};
+    bf16* out, const bf16* qkv, const void* keys, const void* values, const float* key_scales, const float* value_scales,
+    const int32_t* tables, const int32_t* owners, const int64_t* positions, int rows, int num_heads, int num_kv_heads,
+    int block_size, int head_dim, int table_stride, int qkv_stride, int window, float scale, float soft_cap) {
     const AttentionShape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
                                table_stride, qkv_stride, window,       scale,      soft_cap};
-#ifdef PIZARRA_AMX
-    if (amx::granted()) return attention<amx::AttentionProducts>(out, inputs, shape);
-#endif
-    attention<VectorProducts<bf16>>(out, inputs, shape);
+    serve(out, qkv, keys, values, key_scales, value_scales, tables, owners, positions, shape);
 }
 void pz_attention_fp32(
-    float* out, const float* qkv, const float* keys, const float* values, const int32_t* tables, const int32_t* owners,
-    const int64_t* positions, int rows, int num_heads, int num_kv_heads, int block_size, int head_dim, int table_stride,
-    int qkv_stride, int window, float scale, float soft_cap) {
-    const AttentionInputs<float> inputs{qkv, keys, values, tables, owners, positions};
+    float* out, const float* qkv, const void* keys, const void* values, const float* key_scales, const float* value_scales,
+    const int32_t* tables, const int32_t* owners, const int64_t* positions, int rows, int num_heads, int num_kv_heads,
+    int block_size, int head_dim, int table_stride, int qkv_stride, int window, float scale, float soft_cap) {
     const AttentionShape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
                                table_stride, qkv_stride, window,       scale,      soft_cap};
-    attention<VectorProducts<float>>(out, inputs, shape);
+    serve(out, qkv, keys, values, key_scales, value_scales, tables, owners, positions, shape);
 }
 }

@@ -5,17 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.cpu_ops.binding import by_dtype, pointer
-from kernels.ops import AttentionMetadata
+from kernels.cpu_ops.binding import by_dtype, cache_pointers, pointer
+from kernels.ops import AttentionMetadata, KVCache
 
-_attention = by_dtype("pz_attention", 7, 8, 2)
+_attention = by_dtype("pz_attention", 9, 8, 2)
 
 
 def paged_attention(
     out: Tensor,
     qkv: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    cache: KVCache,
     metadata: AttentionMetadata,
     scale: float,
     window: int = 0,
@@ -23,12 +22,11 @@ def paged_attention(
 ) -> None:
     """See `kernels.ops.PagedAttention`."""
     dtype = qkv.dtype
-    _, num_kv_heads, block_size, head_dim = k_cache.shape
+    _, num_kv_heads, block_size, head_dim = cache.keys.shape
     _attention[dtype](
         pointer(out, dtype),
         pointer(qkv, dtype),
-        pointer(k_cache, dtype),
-        pointer(v_cache, dtype),
+        *cache_pointers(cache, dtype),
         pointer(metadata.block_tables, torch.int32),
         pointer(metadata.row_request, torch.int32),
         pointer(metadata.positions, torch.int64),

@@ -1,5 +1,6 @@
 // The products of attention in bf16 on AMX, sixteen entries a tile: scores = K . Q^T, so that an entry is a lane, and
-// mixed = P . V with weights rounded to bf16. Keys are tiles as they lie in the cache, where its shape allows.
+// mixed = P . V with weights rounded to bf16. Keys are tiles as they lie in the cache, where its shape allows. Codes become
+// bf16, which holds them exactly, a chunk at a time.
 #pragma once
 #include "amx.h"
 
@@ -8,9 +9,25 @@
 
 namespace amx {
 
+template <typename T>
+class Aligned {
+  public:
+    explicit Aligned(size_t count)
+        : storage_(count + 64 / sizeof(T)),
+          begin_(reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(storage_.data()) + 63) & ~uintptr_t(63))) {}
+    Aligned(const Aligned&) = delete;
+    T* data() const { return begin_; }
+
+  private:
+    std::vector<T> storage_;  // zeros at first
+    T* begin_;
+};
+
+template <typename E>
 class AttentionProducts {
   public:
     using Element = bf16;
+    using Stored = E;
     using Session = Tiles;
     static constexpr int kEntries = kTileRows;
 
@@ -22,50 +39,46 @@ class AttentionProducts {
     explicit AttentionProducts(const AttentionShape& shape)
         : shape_(shape),
           width_(rounded_up(shape.head_dim, kTileInputs)),
-          in_place_(shape.block_size % kTileRows == 0 && shape.head_dim % kTileInputs == 0),
-          nothing_(width_, bf16{0}),
-          key_copy_(in_place_ ? 0 : size_t(kChunkKeys) * width_, bf16{0}),
-          value_storage_(size_t(kChunkKeys) / 2 * width_ + kTileRows),
-          values_(reinterpret_cast<uint32_t*>((reinterpret_cast<uintptr_t>(value_storage_.data()) + 63) & ~uintptr_t(63))) {}
+          in_place_(!kCodes && shape.block_size % kTileRows == 0 && shape.head_dim % kTileInputs == 0),
+          nothing_(width_),
+          key_copy_(in_place_ ? 0 : size_t(kChunkKeys) * width_),
+          values_(size_t(kChunkKeys) / 2 * width_) {}
 
     void begin(Entries& entries, const bf16* const rows[kEntries], int count) const {
         entries.queries.resize(size_t(width_) / kTileInputs * kTileWords);
         entries.mixed.assign(size_t(kEntries) * width_, 0.0f);
-        std::vector<bf16> gathered(size_t(count) * shape_.head_dim);
-        for (int i = 0; i < count; ++i) std::copy_n(rows[i], shape_.head_dim, gathered.data() + size_t(i) * shape_.head_dim);
-        pack_rows(entries.queries.data(), gathered.data(), count, shape_.head_dim, size_t(shape_.head_dim));
+        std::vector<bf16> gathered(size_t(count) * width_);
+        for (int i = 0; i < count; ++i) copy_query(gathered.data() + size_t(i) * width_, rows[i]);
+        pack_rows(entries.queries.data(), gathered.data(), count, width_, size_t(width_));
     }
 
     // Values that are not there are zeros. A key that is not there may be read where it shares a block with one that is: its
     // scores are hidden.
-    void read(const AttentionInputs<bf16>& inputs, const KeyRange& range) {
+    void read(const AttentionInputs<bf16, E>& inputs, const KeyRange& range) {
         fetch(inputs, range.next());
-        const bf16* values[kChunkKeys];
+        const E* values[kChunkKeys];
         std::fill_n(values, kChunkKeys, nothing_.data());
         std::fill_n(keys_, kKeyTiles, nullptr);
-        for (int i = range.begin(); i < range.end(); ++i) {
-            const size_t offset = shape_.offset(range.table, range.head, range.first + i);
-            const bf16*& tile = keys_[i / kTileRows];
-            values[i] = inputs.values + offset;
-            if (!in_place_) {
-                tile = key_copy_.data() + size_t(i / kTileRows) * kTileRows * width_;
-                std::copy_n(inputs.keys + offset, shape_.head_dim, key_copy_.data() + size_t(i) * width_);
-            } else if (tile == nullptr) {
-                tile = inputs.keys + offset - size_t(i % kTileRows) * width_;
+        range.for_blocks(shape_, [&](int first, int count, size_t index) {
+            for (int i = first; i < first + count; ++i, ++index) {
+                values[i] = inputs.values + index * shape_.head_dim;
+                read_key(i, inputs.keys + index * shape_.head_dim);
             }
-        }
+        });
         pack_values(values);
     }
 
     // Asks for a chunk's keys and values, so that they are near when it comes to be read.
-    void fetch(const AttentionInputs<bf16>& inputs, const KeyRange& range) const {
-        for (int i = range.begin(); i < range.end(); ++i) {
-            const size_t offset = shape_.offset(range.table, range.head, range.first + i);
-            for (int d = 0; d < shape_.head_dim; d += kTileInputs) {
-                _mm_prefetch(reinterpret_cast<const char*>(inputs.keys + offset + d), _MM_HINT_T1);
-                _mm_prefetch(reinterpret_cast<const char*>(inputs.values + offset + d), _MM_HINT_T1);
+    void fetch(const AttentionInputs<bf16, E>& inputs, const KeyRange& range) const {
+        range.for_blocks(shape_, [&](int, int count, size_t index) {
+            const char* keys = reinterpret_cast<const char*>(inputs.keys + index * shape_.head_dim);
+            const char* values = reinterpret_cast<const char*>(inputs.values + index * shape_.head_dim);
+            const size_t bytes = size_t(count) * shape_.head_dim * sizeof(E);
+            for (size_t at = 0; at < bytes; at += 64) {
+                _mm_prefetch(keys + at, _MM_HINT_T1);
+                _mm_prefetch(values + at, _MM_HINT_T1);
             }
-        }
+        });
     }
 
     void scores(const Entries& entries, Vec out[kChunkKeys]) const {
@@ -116,14 +129,62 @@ class AttentionProducts {
     }
 
   private:
+    static constexpr bool kCodes = std::is_same_v<E, Code>;
     static constexpr int kKeyTiles = kChunkKeys / kTileRows;  // in scores
     static constexpr int kSteps = kChunkKeys / kTileInputs;   // in P . V
 
+    typedef uint16_t Halves __attribute__((vector_size(64)));
+
+    // Sixteen codes, of which `count` are there, the others zero, as fp32 bits: their upper halves are bf16.
+    static VecU code_bits(const Code* codes) { return reinterpret_cast<VecU>(load(codes)); }
+    static VecU code_bits(const Code* codes, int count) {
+        if (count >= kTileRows) return code_bits(codes);
+        return count > 0 ? reinterpret_cast<VecU>(load_part(codes, count)) : VecU{};
+    }
+
+    // Codes of two vectors in turns, as bf16.
+    static void store_in_turns(void* target, VecU even, VecU odd) {
+        const VecU words = (even >> 16) | odd;
+        std::memcpy(target, &words, sizeof words);
+    }
+
+    // Beside codes a query's columns stand as `read_key` puts those of a key.
+    void copy_query(bf16* target, const bf16* row) const {
+        Halves order;
+        for (uint16_t i = 0; i < kTileInputs; ++i) order[i] = kCodes ? i / 2 + (i % 2) * kTileRows : i;
+        for (int column = 0; column < shape_.head_dim; column += kTileInputs) {
+            const Halves words = __builtin_shuffle(Halves(load_words(row + column, shape_.head_dim - column)), order);
+            std::memcpy(target + column, &words, sizeof words);
+        }
+    }
+
+    void read_key(int i, const bf16* key) {
+        const bf16*& tile = keys_[i / kTileRows];
+        if (in_place_) {
+            if (tile == nullptr) tile = key - size_t(i % kTileRows) * width_;
+            return;
+        }
+        tile = key_copy_.data() + size_t(i / kTileRows) * kTileRows * width_;
+        std::copy_n(key, shape_.head_dim, key_copy_.data() + size_t(i) * width_);
+    }
+
+    // Of each thirty-two columns the halves in turns, which is how they come out of widening: 0, 16, 1, 17, ...
+    void read_key(int i, const Code* key) {
+        keys_[i / kTileRows] = key_copy_.data() + size_t(i / kTileRows) * kTileRows * width_;
+        bf16* target = key_copy_.data() + size_t(i) * width_;
+        const int whole = shape_.head_dim / kTileInputs * kTileInputs, rest = shape_.head_dim - whole;
+        for (int column = 0; column < whole; column += kTileInputs)
+            store_in_turns(target + column, code_bits(key + column), code_bits(key + column + kTileRows));
+        if (rest > 0)
+            store_in_turns(target + whole, code_bits(key + whole, rest), code_bits(key + whole + kTileRows, rest - kTileRows));
+    }
+
     // Thirty-two keys by sixteen columns as a right operand: [pair of keys][column].
-    uint32_t* value_tile(int step, int tile) const { return values_ + (size_t(step) * (width_ / kTileRows) + tile) * kTileWords; }
+    uint32_t* value_tile(int step, int tile) const {
+        return values_.data() + (size_t(step) * (width_ / kTileRows) + tile) * kTileWords;
+    }
 
     void pack_values(const bf16* const rows[kChunkKeys]) {
-        typedef uint16_t Halves __attribute__((vector_size(64)));
         Halves first_half, second_half;  // of two rows, their values in turns
         for (uint16_t i = 0; i < kTileInputs; ++i) {
             first_half[i] = i / 2 + (i % 2) * kTileInputs;
@@ -142,12 +203,23 @@ class AttentionProducts {
         }
     }
 
+    void pack_values(const Code* const rows[kChunkKeys]) {
+        const int whole = shape_.head_dim / kTileRows * kTileRows, rest = shape_.head_dim - whole;
+        for (int pair = 0; pair < kChunkKeys / 2; ++pair) {
+            const Code *even = rows[2 * pair], *odd = rows[2 * pair + 1];
+            uint32_t* target = value_tile(pair / kTileRows, 0) + size_t(pair % kTileRows) * kTileRows;
+            for (int column = 0; column < whole; column += kTileRows, target += kTileWords)
+                store_in_turns(target, code_bits(even + column), code_bits(odd + column));
+            if (rest > 0) store_in_turns(target, code_bits(even + whole, rest), code_bits(odd + whole, rest));
+        }
+    }
+
     const AttentionShape& shape_;
     int width_;
     bool in_place_;
-    std::vector<bf16> nothing_, key_copy_;
-    std::vector<uint32_t> value_storage_;
-    uint32_t* values_;
+    std::vector<E> nothing_;  // zeros
+    Aligned<bf16> key_copy_;
+    Aligned<uint32_t> values_;
     const bf16* keys_[kKeyTiles] = {};  // row-major tiles; null where none of the keys is there
 };
 

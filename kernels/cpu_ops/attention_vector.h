@@ -2,10 +2,11 @@
 #pragma once
 #include "attention.h"
 
-template <typename T>
+template <typename T, typename E>
 class VectorProducts {
   public:
     using Element = T;
+    using Stored = E;
     struct Session {
         Session() {}
     };
@@ -26,13 +27,15 @@ class VectorProducts {
     }
 
     // What is not there keeps what it held: it is hidden from the scores, and its weight is never used.
-    void read(const AttentionInputs<T>& inputs, const KeyRange& range) {
+    void read(const AttentionInputs<T, E>& inputs, const KeyRange& range) {
         begin_ = range.begin(), end_ = range.end();
-        for (int i = begin_; i < end_; ++i) {
-            const size_t offset = shape_.offset(range.table, range.head, range.first + i);
-            widen_to(keys_.data() + size_t(i) * width_, inputs.keys + offset);
-            widen_to(values_.data() + size_t(i) * width_, inputs.values + offset);
-        }
+        range.for_blocks(shape_, [&](int first, int count, size_t index) {
+            for (int i = 0; i < count; ++i) {
+                const size_t source = (index + i) * shape_.head_dim, target = size_t(first + i) * width_;
+                widen_to(keys_.data() + target, inputs.keys + source);
+                widen_to(values_.data() + target, inputs.values + source);
+            }
+        });
     }
 
     void scores(const Entries& entries, Vec out[kChunkKeys]) const {
@@ -69,7 +72,7 @@ class VectorProducts {
   private:
     static constexpr int kTogether = 8;  // keys, or columns, whose sums stay in registers
 
-    void widen_to(float* out, const T* row) const {
+    void widen_to(float* out, const E* row) const {
         for_lanes(shape_.head_dim, [&](int i, auto load_at, auto store_at) { store_at(out + i, load_at(row + i)); });
     }
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu_ops.build import library
+from kernels.ops import KVCache
 from kernels.registry import BackendUnavailable
 
 SUFFIXES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -35,12 +36,36 @@ def by_dtype(name: str, num_pointers: int, num_ints: int, num_floats: int = 0) -
 
 def pointer(tensor: Tensor, dtype: torch.dtype) -> int:
     """The address of a contiguous CPU tensor of `dtype`. TypeError otherwise: C++ would read rubbish."""
-    if tensor.dtype != dtype or tensor.device.type != "cpu" or not tensor.is_contiguous():
+    if tensor.dtype != dtype or not tensor.is_cpu or not tensor.is_contiguous():
         raise TypeError(
             f"cpu_ops wants a contiguous CPU tensor of {dtype}, got {tensor.dtype} on {tensor.device}, "
             f"strides {tensor.stride()}"
         )
     return tensor.data_ptr()
+
+
+def cache_pointers(cache: KVCache, dtype: torch.dtype) -> tuple[int, int, int | None, int | None]:
+    """The addresses of keys, values and their scales; a model of `dtype` has numbers in it, without scales, or int8."""
+    if cache.key_scales is None or cache.value_scales is None:
+        return pointer(cache.keys, dtype), pointer(cache.values, dtype), None, None
+    codes, scales = torch.int8, torch.float32
+    return (
+        pointer(cache.keys, codes),
+        pointer(cache.values, codes),
+        pointer(cache.key_scales, scales),
+        pointer(cache.value_scales, scales),
+    )
+
+
+def rows_pointer(tensor: Tensor, dtype: torch.dtype) -> tuple[int, int]:
+    """The address of a CPU matrix of `dtype` with contiguous rows, and how far they lie apart. TypeError otherwise."""
+    apart, step = tensor.stride()
+    if tensor.dtype != dtype or not tensor.is_cpu or (step != 1 and tensor.shape[1] > 1):
+        raise TypeError(
+            f"cpu_ops wants a CPU matrix of {dtype} with contiguous rows, got {tensor.dtype} on {tensor.device}, "
+            f"strides {tensor.stride()}"
+        )
+    return tensor.data_ptr(), apart
 
 
 def set_threads(count: int) -> None:

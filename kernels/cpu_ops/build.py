@@ -9,6 +9,7 @@ another backend.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import os
@@ -16,6 +17,9 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kernels.registry import BackendUnavailable
@@ -72,7 +76,9 @@ def library() -> ctypes.CDLL:
         digest.update(source.read_bytes())
     target = cache_folder() / f"cpu_ops-{digest.hexdigest()}.so"
     if not target.exists():
-        _build(command, [source for source in sources if source.suffix == ".cpp"], target)
+        with _alone_in(target.parent):
+            if not target.exists():  # another process may have built it meanwhile
+                _build(command, [source for source in sources if source.suffix == ".cpp"], target)
     try:
         return ctypes.CDLL(str(target))
     except OSError as error:
@@ -81,17 +87,43 @@ def library() -> ctypes.CDLL:
         ) from error
 
 
-def _build(command: str, sources: list[Path], target: Path) -> None:
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """While it lasts, no other process that asks for it has the folder: of engines that start together one builds."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise BackendUnavailable(f"cannot build into {folder}: {error}") from error
+    try:
+        with suppress(OSError):  # a file system without locks: then each builds, and the last one stays
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _build(command: str, sources: list[Path], target: Path) -> None:
+    """Every source by a compiler of its own, as many at a time as there are processors, and all of them linked."""
+    try:
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            objects = [Path(folder) / f"{source.stem}.o" for source in sources]
+            calls = [
+                [command, *flags(), "-c", "-o", str(done), str(source)]
+                for source, done in zip(sources, objects, strict=True)
+            ]
+            with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+                list(threads.map(_call, calls))
             partial = Path(folder) / target.name
-            call = [command, *flags(), "-o", str(partial), *map(str, sources)]
-            done = subprocess.run(call, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
-            if done.returncode != 0:
-                raise BackendUnavailable(f"{command} failed: {done.stderr.strip()[-500:]}")
+            _call([command, *flags(), "-o", str(partial), *map(str, objects)])
             partial.rename(target)
     except subprocess.TimeoutExpired as error:
         raise BackendUnavailable(f"{command} took more than {BUILD_TIMEOUT_S} s") from error
     except OSError as error:
         raise BackendUnavailable(f"cannot build into {target.parent}: {error}") from error
+
+
+def _call(call: list[str]) -> None:
+    done = subprocess.run(call, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        raise BackendUnavailable(f"{call[0]} failed: {done.stderr.strip()[-500:]}")

@@ -1,5 +1,4 @@
-// The ops between the products: norms, rotary embedding with the cache write, gated activations, scales and caps. One row
-// at a time.
+// The ops between the products: norms, gated activations, scales and caps. One row at a time.
 #include <cmath>
 
 #include "pool.h"
@@ -69,36 +68,6 @@ void soft_cap(T* x, int rows, int H, float cap) {
     map_rows(x, rows, H, [=](Vec v) { return tanh(v / cap) * cap; });
 }
 
-template <typename T>
-void rotate(T* head, const float* cos, const float* sin, int half) {
-    for (int i = 0; i < half; ++i) {
-        const float first = widen(head[i]), second = widen(head[half + i]);
-        narrow(first * cos[i] - second * sin[i], head + i);
-        narrow(second * cos[i] + first * sin[i], head + half + i);
-    }
-}
-
-template <typename T>
-void rotary_kv_write(
-    T* qkv, const float* cos, const float* sin, T* keys, T* values, const int64_t* positions, const int64_t* slots,
-    int rows, int num_heads, int num_kv_heads, int block_size, int head_dim) {
-    const int half = head_dim / 2;
-    Pool::instance().run(rows, [&](int row) {
-        if (slots[row] < 0) return;
-        T* line = qkv + size_t(row) * (num_heads + 2 * num_kv_heads) * head_dim;
-        const float *cos_row = cos + size_t(positions[row]) * half, *sin_row = sin + size_t(positions[row]) * half;
-        for (int head = 0; head < num_heads + num_kv_heads; ++head)
-            rotate(line + size_t(head) * head_dim, cos_row, sin_row, half);
-        const int64_t block = slots[row] / block_size, slot = slots[row] % block_size;
-        for (int head = 0; head < num_kv_heads; ++head) {
-            const size_t target = ((size_t(block) * num_kv_heads + head) * block_size + slot) * head_dim;
-            const T* key = line + size_t(num_heads + head) * head_dim;
-            std::memcpy(keys + target, key, head_dim * sizeof(T));
-            std::memcpy(values + target, key + size_t(num_kv_heads) * head_dim, head_dim * sizeof(T));
-        }
-    });
-}
-
 inline Vec silu(Vec x) { return x / (1.0f + exp(-x)); }
 
 // x / 2 (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3): no cancellation.
@@ -147,16 +116,4 @@ void pz_scale_fp32(float* x, int rows, int H, float factor) { scale(x, rows, H, 
 void pz_soft_cap_fp32(float* x, int rows, int H, float cap) { soft_cap(x, rows, H, cap); }
 void pz_silu_mul_fp32(float* out, const float* gate_up, int rows, int inner) { gated(out, gate_up, rows, inner, silu); }
 void pz_gelu_mul_fp32(float* out, const float* gate_up, int rows, int inner) { gated(out, gate_up, rows, inner, gelu); }
-void pz_rotary_bf16(
-    bf16* qkv, const float* cos, const float* sin, bf16* keys, bf16* values, const int64_t* positions,
-    const int64_t* slots, int rows, int num_heads, int num_kv_heads, int block_size, int head_dim) {
-    rotary_kv_write(
-        qkv, cos, sin, keys, values, positions, slots, rows, num_heads, num_kv_heads, block_size, head_dim);
-}
-void pz_rotary_fp32(
-    float* qkv, const float* cos, const float* sin, float* keys, float* values, const int64_t* positions,
-    const int64_t* slots, int rows, int num_heads, int num_kv_heads, int block_size, int head_dim) {
-    rotary_kv_write(
-        qkv, cos, sin, keys, values, positions, slots, rows, num_heads, num_kv_heads, block_size, head_dim);
-}
 }

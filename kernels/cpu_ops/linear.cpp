@@ -48,14 +48,14 @@ void outputs_tile(
 }
 
 template <typename T, typename Out>
-void linear_by_vectors(Out* out, const T* x, const T* weight, const float* bias, int M, int N, int K, int ldx) {
+void linear_by_vectors(Out* out, const T* x, const T* weight, const float* bias, int M, int N, int K, int ldx, int ldo) {
     std::vector<float> wide(size_t(M) * K);
     for (int m = 0; m < M; ++m) widen_row(wide.data() + size_t(m) * K, x + size_t(m) * ldx, K);
     const int slices = (N + kSliceOutputs - 1) / kSliceOutputs;
     for (int first = 0; first < M; first += kBlockRows) {
         const int rows = std::min(kBlockRows, M - first);
         const float* block = wide.data() + size_t(first) * K;
-        Out* target = out + size_t(first) * N;
+        Out* target = out + size_t(first) * ldo;
         Pool::instance().run(slices, [&](int slice) {
             static thread_local std::vector<float> widened;
             widened.resize(size_t(kDotOutputs) * K);
@@ -63,37 +63,37 @@ void linear_by_vectors(Out* out, const T* x, const T* weight, const float* bias,
             int n = slice * kSliceOutputs;
             for (; n + kDotOutputs <= end; n += kDotOutputs)
                 outputs_tile<kDotOutputs>(
-                    block, rows, K, weight + size_t(n) * K, bias ? bias + n : nullptr, target + n, N, widened.data());
+                    block, rows, K, weight + size_t(n) * K, bias ? bias + n : nullptr, target + n, ldo, widened.data());
             for (; n < end; ++n)
                 outputs_tile<1>(
-                    block, rows, K, weight + size_t(n) * K, bias ? bias + n : nullptr, target + n, N, widened.data());
+                    block, rows, K, weight + size_t(n) * K, bias ? bias + n : nullptr, target + n, ldo, widened.data());
         });
     }
 }
 
 template <typename T, typename Out>
-void linear(Out* out, const T* x, const T* weight, const T* bias, int M, int N, int K, int ldx) {
+void linear(Out* out, const T* x, const T* weight, const T* bias, int M, int N, int K, int ldx, int ldo) {
     std::vector<float> wide_bias(bias ? N : 0);
     for (size_t n = 0; n < wide_bias.size(); ++n) wide_bias[n] = widen(bias[n]);
     const float* shift = bias ? wide_bias.data() : nullptr;
 #ifdef PIZARRA_AMX
     if constexpr (sizeof(T) == 2) {
-        if (amx::granted()) return amx::linear(out, x, weight, shift, M, N, K, size_t(ldx));
+        if (amx::granted()) return amx::linear(out, x, weight, shift, M, N, K, size_t(ldx), size_t(ldo));
     }
 #endif
-    linear_by_vectors(out, x, weight, shift, M, N, K, ldx);
+    linear_by_vectors(out, x, weight, shift, M, N, K, ldx, ldo);
 }
 
 }  // namespace
 
 extern "C" {
-void pz_linear_bf16(bf16* out, const bf16* x, const bf16* w, const bf16* bias, int M, int N, int K, int ldx) {
-    linear(out, x, w, bias, M, N, K, ldx);
+void pz_linear_bf16(bf16* out, const bf16* x, const bf16* w, const bf16* bias, int M, int N, int K, int ldx, int ldo) {
+    linear(out, x, w, bias, M, N, K, ldx, ldo);
 }
-void pz_linear_bf16_fp32(float* out, const bf16* x, const bf16* w, const bf16* bias, int M, int N, int K, int ldx) {
-    linear(out, x, w, bias, M, N, K, ldx);
+void pz_linear_bf16_fp32(float* out, const bf16* x, const bf16* w, const bf16* bias, int M, int N, int K, int ldx, int ldo) {
+    linear(out, x, w, bias, M, N, K, ldx, ldo);
 }
-void pz_linear_fp32(float* out, const float* x, const float* w, const float* bias, int M, int N, int K, int ldx) {
-    linear(out, x, w, bias, M, N, K, ldx);
+void pz_linear_fp32(float* out, const float* x, const float* w, const float* bias, int M, int N, int K, int ldx, int ldo) {
+    linear(out, x, w, bias, M, N, K, ldx, ldo);
 }
 }

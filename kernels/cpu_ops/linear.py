@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.cpu_ops.binding import by_dtype, function, pointer
+from kernels.cpu_ops.binding import by_dtype, function, pointer, rows_pointer
 
-_same = by_dtype("pz_linear", 4, 4)
-_to_fp32 = {torch.bfloat16: function("pz_linear_bf16_fp32", 4, 4), torch.float32: _same[torch.float32]}
+_same = by_dtype("pz_linear", 4, 5)
+_to_fp32 = {torch.bfloat16: function("pz_linear_bf16_fp32", 4, 5), torch.float32: _same[torch.float32]}
 
 
 def row_alignment(dtype: torch.dtype, device: torch.device) -> int:
@@ -21,8 +21,9 @@ def linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     dtype = x.dtype
     call = (_to_fp32 if out.dtype == torch.float32 else _same)[dtype]
     (rows, inputs), outputs = x.shape, weight.shape[0]
+    target, stride = rows_pointer(out, out.dtype)
     call(
-        pointer(out, out.dtype),
+        target,
         pointer(x, dtype),
         pointer(weight, dtype),
         None if bias is None else pointer(bias, dtype),
@@ -30,4 +31,5 @@ def linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         outputs,
         inputs,
         inputs,
+        stride,
     )

@@ -39,6 +39,7 @@ struct Product {
     const float* bias;
     const uint32_t* packed;
     int M, N, K, row_tiles, k_tiles;
+    size_t ldo;
 
     int panels() const { return (N + kTileRows - 1) / kTileRows; }
     int outputs(int panel) const { return std::min(kTileRows, N - panel * kTileRows); }
@@ -99,7 +100,7 @@ inline void multiply(
         const int first = (row_tile + row_offset) * kTileRows, n = (panel + which) * kTileRows;
         store_sums(
             sums, product.outputs(panel + which), std::min(kTileRows, product.M - first),
-            product.bias ? product.bias + n : nullptr, product.out + size_t(first) * product.N + n, product.N);
+            product.bias ? product.bias + n : nullptr, product.out + size_t(first) * product.ldo + n, product.ldo);
     };
     _tile_stored(0, sums, 64);
     finish(0, 0);
@@ -143,7 +144,7 @@ void some_panels(const Product<Out>& product, int first, int last) {
 }
 
 template <typename Out>
-void linear(Out* out, const bf16* x, const bf16* weight, const float* bias, int M, int N, int K, size_t ldx) {
+void linear(Out* out, const bf16* x, const bf16* weight, const float* bias, int M, int N, int K, size_t ldx, size_t ldo) {
     static thread_local std::vector<uint32_t> storage;
     const int row_tiles = (M + kTileRows - 1) / kTileRows, k_tiles = (K + kTileInputs - 1) / kTileInputs;
     storage.resize(size_t(row_tiles) * k_tiles * kTileWords + 16);
@@ -153,7 +154,7 @@ void linear(Out* out, const bf16* x, const bf16* weight, const float* bias, int 
             packed + size_t(tile) * k_tiles * kTileWords, x + size_t(tile) * kTileRows * ldx,
             std::min(kTileRows, M - tile * kTileRows), K, ldx);
     });
-    const Product<Out> product{out, weight, bias, packed, M, N, K, row_tiles, k_tiles};
+    const Product<Out> product{out, weight, bias, packed, M, N, K, row_tiles, k_tiles, ldo};
     const int pairs = (product.panels() + 1) / 2;
     const int slices = std::min(pairs, Pool::instance().size() * kSlicesPerThread);
     Pool::instance().run(slices, [&](int slice) {

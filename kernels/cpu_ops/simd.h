@@ -87,7 +87,7 @@ inline void for_lanes(int count, const Body& body) {
         body(whole, [=](const auto* p) { return load_part(p, rest); }, [=](auto* p, Vec v) { store_part(p, v, rest); });
 }
 
-inline Vec splat(float x) { return Vec{} + x; }
+inline Vec splat(float x) { return x - Vec{}; }  // minus zero changes nothing, and the compiler knows it
 
 // a * b + c in one rounding where the processor has it. Spelled out, and contraction is off for the rest: left to itself the
 // compiler fuses in one tile and not in another, and a row's bits would depend on the tile it falls into.

@@ -12,7 +12,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from kernels.ops import AttentionMetadata, accumulation_dtype
+from kernels.ops import AttentionMetadata, KVCache, accumulation_dtype
 from kernels.reference.linear import ROW_ALIGNMENT
 
 SPLIT_SIZE = 256  # keys of one split; fixed, see above
@@ -21,8 +21,7 @@ SPLIT_SIZE = 256  # keys of one split; fixed, see above
 def paged_attention(
     out: Tensor,
     qkv: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    cache: KVCache,
     metadata: AttentionMetadata,
     scale: float,
     window: int = 0,
@@ -35,8 +34,7 @@ def paged_attention(
         attend_request(
             out[start:end],
             queries,
-            k_cache,
-            v_cache,
+            cache,
             metadata.block_tables[request],
             metadata.positions[start:end],
             scale,
@@ -49,8 +47,7 @@ def paged_attention(
 def attend_request(
     out: Tensor,
     queries: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    cache: KVCache,
     block_table: Tensor,
     positions: Tensor,
     scale: float,
@@ -58,7 +55,7 @@ def attend_request(
     soft_cap: float,
 ) -> None:
     """Attention of one request's rows. out, queries [n, A * D]; block_table int32 [max_blocks]; positions int64 [n]."""
-    _, num_kv_heads, block_size, head_dim = k_cache.shape
+    _, num_kv_heads, block_size, head_dim = cache.keys.shape
     rows = queries.shape[0]
     wide = accumulation_dtype(queries.dtype)
     group = queries.shape[1] // (num_kv_heads * head_dim)
@@ -79,9 +76,11 @@ def attend_request(
     total = q.new_zeros(num_kv_heads, padded, 1)
     mixed = torch.zeros_like(q)
     for first in range(first_seen // split * split, context, split):
-        keys = gather_split(k_cache, block_table, first // block_size, blocks_per_split, wide)
-        values = gather_split(v_cache, block_table, first // block_size, blocks_per_split, wide)
+        place = block_table, first // block_size, blocks_per_split, wide
+        keys, values = gather_split(cache.keys, *place), gather_split(cache.values, *place)
         scores = torch.bmm(q, keys.transpose(1, 2))
+        if cache.key_scales is not None:
+            scores *= gather_split(cache.key_scales, *place).unsqueeze(1)
         if soft_cap:
             scores.div_(soft_cap).tanh_().mul_(soft_cap)
         key_position = torch.arange(first, first + keys.shape[1], device=q.device)
@@ -93,6 +92,8 @@ def attend_request(
         weights = torch.exp(scores - reference)
         shrink = torch.exp(peak - reference)
         total = total * shrink + weights.sum(-1, keepdim=True)
+        if cache.value_scales is not None:
+            weights *= gather_split(cache.value_scales, *place).unsqueeze(1)
         mixed = mixed * shrink + torch.bmm(weights, values)
         peak = new_peak
     mixed /= total
@@ -101,10 +102,14 @@ def attend_request(
 
 
 def gather_split(cache: Tensor, block_table: Tensor, first_block: int, num_blocks: int, wide: torch.dtype) -> Tensor:
-    """The keys or values of one split as [C, num_blocks * B, D]; blocks past the table are the null block, as zeros."""
+    """Of one split, what `cache` [blocks, C, B, ...] holds, as [C, num_blocks * B, ...].
+
+    Blocks past the table are the null block, as zeros.
+    """
     ids = block_table[first_block : first_block + num_blocks]
-    gathered = cache.index_select(0, ids).transpose(0, 1).to(wide)
-    num_kv_heads, _, block_size, head_dim = gathered.shape
-    split = gathered.new_zeros(num_kv_heads, num_blocks, block_size, head_dim)
+    raw = cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache  # not every device indexes float8
+    gathered = raw.index_select(0, ids).view(cache.dtype).transpose(0, 1).to(wide)
+    num_kv_heads, _, *rest = gathered.shape
+    split = gathered.new_zeros(num_kv_heads, num_blocks, *rest)
     split[:, : len(ids)] = gathered
-    return split.view(num_kv_heads, num_blocks * block_size, head_dim)
+    return split.flatten(1, 2)

@@ -76,8 +76,23 @@ class Client(httpx.Client):
     def engine_log(self) -> str:
         return "\n".join(self.get("/api/engines").json()["engines"][0]["log_tail"])
 
+    def logged(self, text: str) -> str:
+        """The newest line of an engine's log with this in it; what it prints may arrive after what it answers."""
+
+        def newest() -> str | None:
+            engines = self.get("/api/engines").json()["engines"]
+            return next((line for each in engines for line in reversed(each["log_tail"]) if text in line), None)
+
+        line: str = self.until(newest)
+        return line
+
+    def added(self) -> str:
+        """What the fake engine printed of the newest request."""
+        request_id = self.get("/api/requests?limit=1").json()["requests"][0]["id"]
+        return self.logged(f"added {request_id} ")
+
     @staticmethod
-    def until(check: Any, timeout_s: float = 8.0) -> Any:
+    def until(check: Any, timeout_s: float = 30.0) -> Any:
         """What `check` returns once that is true."""
         deadline = time.monotonic() + timeout_s
         while not (value := check()):

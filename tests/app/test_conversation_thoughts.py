@@ -79,7 +79,7 @@ def test_pieces_of_both_add_up_on_the_live_topic_and_after_a_reload(client: Clie
     texts = {"message.reasoning_delta": "", "message.delta": ""}
     with client.live(topic) as socket:
         ask(client, f"SLOW {SAID}", "forgetful", conversation)
-        while (data := json.loads(socket.recv(timeout=5))["data"])["type"] != "message.done":
+        while (data := json.loads(socket.recv(timeout=30))["data"])["type"] != "message.done":
             if data["type"] in texts:
                 assert data["offset"] == len(texts[data["type"]])
                 texts[data["type"]] += data["text"]

@@ -47,6 +47,9 @@ def test_what_if_questions_have_different_answers(client: Client) -> None:
     wide = estimate(client, dtype="float32")
     assert wide["weights_bytes"] == 2 * plain["weights_bytes"]
     assert wide["kv_bytes_per_token"] == 2 * plain["kv_bytes_per_token"]
+    coded = estimate(client, dtype="float32", kv_cache_dtype="int8")
+    assert coded["kv_bytes_per_token"] < wide["kv_bytes_per_token"] / 2
+    assert (coded["weights_bytes"], coded["kv_bytes"] < wide["kv_bytes"]) == (wide["weights_bytes"], True)
     exact = estimate(client, kv_cache_memory_bytes=1 << 20)
     assert 0 < exact["kv_bytes"] <= 1 << 20
     longer_steps = estimate(client, max_num_batched_tokens=2048)
@@ -74,6 +77,8 @@ def test_what_does_not_fit_is_answered_with_what_would(client: Client) -> None:
     ("options", "status", "says"),
     [
         ({"dtype": "int3"}, 400, "known are auto, bfloat16, float32, float64"),
+        ({"kv_cache_dtype": "int4"}, 400, "known are auto, int8, fp8"),
+        ({"kv_cache_dtype": "fp8", "device": "cpu"}, 400, 'the device is a CPU; use "int8"'),
         ({"max_model_len": 0}, 400, "max_model_len=0: must lie between"),
         ({"max_model_len": "long"}, 400, "max_model_len"),
         ({"max_num_seqs": 4096}, 400, "must lie between 1 and 1024"),
@@ -86,6 +91,12 @@ def test_bad_values_are_named(client: Client, options: dict[str, Any], status: i
     response = client.post(f"/api/models/{MODEL}/estimate", json={"options": options})
     assert response.status_code == status
     assert says in response.json()["detail"]
+
+
+def test_a_load_that_this_device_cannot_serve_fails_with_the_reason(client: Client) -> None:
+    job = client.load(MODEL, kv_cache_dtype="fp8", device="cpu")
+    assert job["state"] == "failed"
+    assert 'kv_cache_dtype="fp8": needs a CUDA device' in job["error"]
 
 
 def test_a_loaded_model_and_the_rest_of_the_machine_are_told_by_name(client: Client) -> None:

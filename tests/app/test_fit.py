@@ -8,7 +8,7 @@ import pytest
 
 from app.fit import FitEstimate, estimate
 from app.memory_holders import MemoryHolder
-from engine.checkpoint import CheckpointInfo
+from engine.checkpoint import CheckpointInfo, TensorInfo
 from engine.config import GIB, MIB, LoadOptions
 from engine.core.sizing import RUNTIME_BYTES, plan_kv
 from tests.engine.test_sizing import SMOLLM as SMOLLM_CONFIG
@@ -17,7 +17,10 @@ SMOLLM = CheckpointInfo(
     path=Path("model.gguf"),
     format="gguf",
     config=SMOLLM_CONFIG,
-    tensors={},
+    tensors={
+        str(index): TensorInfo(str(index), "BF16", (134_515_008 // 48,), Path("model.gguf"), 0, 2 * 134_515_008 // 48)
+        for index in range(48)
+    },
     quantization="Q4_1",
     chat_template=None,
     weights_bytes_on_disk=98 * MIB,

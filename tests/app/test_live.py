@@ -55,6 +55,35 @@ async def test_a_number_of_another_run_is_a_hole() -> None:
     assert (await received(client, 1))[0]["gap"] is True
 
 
+async def test_a_hole_is_told_even_when_no_message_is_left_to_tell_it() -> None:
+    """The topic was forgotten, as after a restart: whoever followed it need not wait for its next message."""
+    hub = LiveHub()
+    client = hub.connect()
+    client.subscribe(["conversation:1"], {"conversation:1": 5})
+    (told,) = await received(client, 1)
+    assert (told["gap"], told["data"]) == (True, None)
+    hub.publish("conversation:1", {"n": 1})
+    (message,) = await received(client, 1)
+    assert message["seq"] == told["seq"] + 1
+    assert "gap" not in message
+
+
+async def test_what_follows_a_position_is_heard_and_nothing_else() -> None:
+    hub, topic = LiveHub(), "conversation:1"
+    positions = [hub.position(topic)]
+    for n in range(2):
+        hub.publish(topic, {"n": n})
+        positions.append(hub.position(topic))
+    clients = [hub.connect() for _ in positions]
+    for client, since in zip(clients, positions, strict=True):
+        client.subscribe([topic], {topic: since})
+    hub.publish(topic, {"n": 2})
+    for client, expected in zip(clients, ([0, 1, 2], [1, 2], [2]), strict=True):
+        messages = await received(client, len(expected))
+        assert [message["data"]["n"] for message in messages] == expected
+        assert not any("gap" in message for message in messages)
+
+
 async def test_a_state_topic_is_sent_at_once() -> None:
     hub = LiveHub()
     hub.publish("header", {"n": 1})
@@ -86,14 +115,14 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 def test_header_jobs_samples_and_events_of_a_load(client: Client) -> None:
     seen: dict[str, list[dict[str, Any]]] = {"header": [], "jobs": [], "samples": [], "events": [], "requests": []}
     with client.live(*seen) as socket:
-        assert json.loads(socket.recv(timeout=2))["data"]["state"] == "no_model"
+        assert json.loads(socket.recv(timeout=30))["data"]["state"] == "no_model"
         client.load()
         client.post("/v1/completions", json={"prompt": "hi"})
         while not (
             seen["samples"] and seen["events"] and seen["requests"] and seen["header"][-1]["state"] == "ready"
             and seen["header"][-1]["engines"][0]["generation_tokens_per_s"] is not None
         ):  # fmt: skip
-            message = json.loads(socket.recv(timeout=5))
+            message = json.loads(socket.recv(timeout=30))
             seen[message["topic"]].append(message["data"])
     states = [header["state"] for header in seen["header"]]
     assert "loading" in states
@@ -117,7 +146,7 @@ def test_what_is_not_understood_closes_with_the_reason(client: Client, text: str
     with connect(str(client.base_url).replace("http", "ws") + "/api/live", proxy=None) as socket:
         socket.send(text)
         with pytest.raises(ConnectionClosed) as closed:
-            socket.recv(timeout=3)
+            socket.recv(timeout=30)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1008
     assert "not understood" in closed.value.rcvd.reason

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+from playwright.sync_api import Browser
 
 from tests.browser import Tab, open_tab
 
@@ -160,10 +161,10 @@ def loaded_url(server_url: str) -> str:
 
 
 @pytest.fixture
-def open_page(chromium_path: Path) -> Callable[..., AbstractContextManager[Tab]]:
+def open_page(browser: Browser) -> Callable[..., AbstractContextManager[Tab]]:
     """Opens a tab: `with open_page(url, size=(390, 844)) as tab`."""
 
     def opener(url: str, **options: Any) -> AbstractContextManager[Tab]:
-        return open_tab(chromium_path, url, **options)
+        return open_tab(browser, url, **options)
 
     return opener

@@ -55,7 +55,7 @@ def test_from_nothing_to_a_chat_and_back(unloaded_url: str, open_page: Opener) -
 
         page.click("nav a[href='/chat']")
         page.click("button[aria-label='Chat settings']")
-        page.fill("#pz-temperature", "2")  # hot enough that it never comes to an end by itself
+        page.fill("#pz-temperature", "0")  # at 0 this model says the same each time, and repeats itself without an end
         _ask(page, QUESTION)
         page.wait_for_function(f"{LAST_ANSWER}?.innerText.length > 20", timeout=ANSWER_MS)
         seen = _answer(page)
@@ -250,6 +250,13 @@ def test_a_refused_load_says_why(unloaded_url: str, open_page: Opener) -> None:
         page.click("[data-model=smollm2-135m-instruct] .pz-primary")
         expect(page.locator(".pz-estimate .pz-fit")).to_contain_text("Fits")
         expect(page.locator(".pz-estimate")).to_contain_text("In use already: this app")
+        kv_format = page.locator("dialog select").nth(1)
+        kv_format.select_option("int8")
+        expect(page.locator("dialog")).to_contain_text("almost twice the tokens")
+        expect(page.locator(".pz-estimate .pz-fit")).to_contain_text("Fits")
+        kv_format.select_option("fp8")
+        expect(page.locator(".pz-estimate .pz-problem")).to_contain_text("compute capability 8.9")
+        kv_format.select_option("auto")
         page.locator("dialog input[type=number]").nth(2).fill("16000000")
         expect(page.locator(".pz-estimate .pz-problem")).to_be_visible()
         page.click("dialog .pz-primary")

@@ -92,14 +92,14 @@ def write_gguf(
     header = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata))
     for key, value in metadata.items():
         header += _string(key) + _value(value)
-    offset, table, data = 0, b"", b""
+    offset, table, data = 0, b"", []
     for name, tensor in tensors.items():
         dimensions = tuple(reversed(tensor.shape))
         table += _string(name) + struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions)
         table += struct.pack("<IQ", tensor.type_id, offset)
-        data += _padded(tensor.data, alignment)
-        offset = len(data)
-    path.write_bytes(_padded(header + table, alignment) + data)
+        data.append(_padded(tensor.data, alignment))
+        offset += len(data[-1])
+    path.write_bytes(_padded(header + table, alignment) + b"".join(data))
     return path
 
 

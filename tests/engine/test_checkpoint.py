@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from engine.checkpoint import CheckpointError, UnsupportedCheckpointError, expected_tensors, read_checkpoint
-from engine.checkpoint.info import STORAGE_FORMATS
+from engine.checkpoint.info import GROUP_SCHEMES, STORAGE_FORMATS
 from engine.config import RopeScaling
 from engine.quant import QUANT_FORMATS
 from tests.engine.gguf_writer import store, write_gguf
@@ -83,7 +83,8 @@ def test_torch_stays_out() -> None:
 
 
 def test_every_storage_format_has_its_function() -> None:
-    assert STORAGE_FORMATS.keys() == QUANT_FORMATS.keys()
+    assert STORAGE_FORMATS.keys() <= QUANT_FORMATS.keys()
+    assert GROUP_SCHEMES.keys() <= STORAGE_FORMATS.keys()
 
 
 def test_a_folder_with_one_gguf_and_the_file_itself(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_bfloat16_text_does_not_depend_on_company(variant: str, tmp_path: Path) 
 def test_weights_are_counted(tmp_path: Path) -> None:
     for variant in ("qwen2", "gemma3", "olmo2", "phi3", "mixtral"):
         loaded = load(family_checkpoint(tmp_path / variant, variant), dtype="float32", **LIMITS)
-        assert loaded.runner.model.weights_bytes == 4 * loaded.info.num_parameters, variant
+        assert loaded.runner.weights_bytes == 4 * loaded.info.num_parameters, variant
 
 
 def test_dynamic_rope_beyond_the_trained_context_has_one_base(tmp_path: Path) -> None:

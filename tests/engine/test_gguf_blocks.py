@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import struct
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 import torch
 
+from engine.checkpoint import TensorInfo
+from engine.checkpoint.info import GROUP_SCHEMES
 from engine.quant import QUANT_FORMATS, resolve_format
 from tests.engine.gguf_writer import encode
 
 
-def as_tensor(raw: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+def read(dtype: str, raw: bytes, shape: tuple[int, int]) -> torch.Tensor:
+    """The numbers in fp32, by way of the codes where the format has some; those take the memory that was promised."""
+    scheme = GROUP_SCHEMES.get(dtype)
+    tensor = TensorInfo("w", dtype, shape, Path("w.gguf"), 0, len(raw), scheme=scheme)
+    found = resolve_format(dtype)(tensor, {"": torch.frombuffer(bytearray(raw), dtype=torch.uint8)})
+    if isinstance(found, torch.Tensor):
+        assert scheme is None
+        return found.to(torch.float32)
+    assert scheme is not None
+    assert (found.bits, found.group_size) == (scheme.bits, scheme.group_size)
+    assert found.nbytes == scheme.nbytes(shape)
+    return found.dequantised()
 
 
 def as_fp32(value: Fraction) -> float:
@@ -103,7 +116,7 @@ def random_blocks(nbytes: int, num_halves: int, *, halves_at: int = 0) -> torch.
 def test_blocks_are_exact(dtype: str, nbytes: int, num_halves: int) -> None:
     blocks = random_blocks(nbytes, num_halves)
     expected = [value for block in blocks for value in by_definition(dtype, bytes(block.tolist()))]
-    found = resolve_format(dtype)(as_tensor(bytes(blocks.reshape(-1).tolist())), (3, 64))
+    found = read(dtype, bytes(blocks.reshape(-1).tolist()), (3, 64))
     assert found.dtype == torch.float32
     assert torch.equal(found, torch.tensor(expected).reshape(3, 64))
 
@@ -115,7 +128,7 @@ def test_blocks_are_exact(dtype: str, nbytes: int, num_halves: int) -> None:
 def test_k_blocks_are_exact(dtype: str, nbytes: int, num_halves: int, halves_at: int) -> None:
     blocks = random_blocks(nbytes, num_halves, halves_at=halves_at)
     expected = [value for block in blocks for value in k_by_definition(dtype, bytes(block.tolist()))]
-    found = resolve_format(dtype)(as_tensor(bytes(blocks.reshape(-1).tolist())), (3, 512))
+    found = read(dtype, bytes(blocks.reshape(-1).tolist()), (3, 512))
     assert found.dtype == torch.float32
     assert torch.equal(found, torch.tensor(expected).reshape(3, 512))
 
@@ -123,14 +136,14 @@ def test_k_blocks_are_exact(dtype: str, nbytes: int, num_halves: int, halves_at:
 @pytest.mark.parametrize(("dtype", "error"), [("Q8_0", 0.005), ("Q4_0", 0.1), ("Q4_1", 0.07)])
 def test_round_trip_stays_near(dtype: str, error: float) -> None:
     weights = torch.rand(4, 64, generator=torch.Generator().manual_seed(2)) * 2 - 1
-    found = resolve_format(dtype)(as_tensor(encode(weights, dtype)), (4, 64))
+    found = read(dtype, encode(weights, dtype), (4, 64))
     assert (found - weights).abs().max() < error
 
 
 @pytest.mark.parametrize("dtype", ["F64", "F32", "F16", "BF16"])
 def test_plain_floats(dtype: str) -> None:
     weights = torch.tensor([[1.5, -0.25], [3.0e4, 0.0]])
-    found = resolve_format(dtype)(as_tensor(encode(weights, dtype)), (2, 2))
+    found = read(dtype, encode(weights, dtype), (2, 2))
     assert found.dtype == torch.float32
     assert torch.equal(found, weights.to(torch.bfloat16).to(torch.float32) if dtype == "BF16" else weights)
 

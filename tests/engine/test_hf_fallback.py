@@ -143,7 +143,7 @@ def test_it_is_told(model_type: str, checkpoint: Checkpoint) -> None:
     assert (setting.requested, setting.effective) == (model_type, "transformers")
     assert ("partial_rotary_factor" in setting.reason) == (model_type == "phi3")
     assert model_class(FALLBACK) is TransformersModel
-    assert loaded.runner.model.weights_bytes == 4 * loaded.info.num_parameters
+    assert loaded.runner.weights_bytes == 4 * loaded.info.num_parameters
 
 
 @pytest.mark.parametrize("dtype", ["F32", "BF16"])
@@ -163,7 +163,7 @@ def test_an_estimate_says_what_the_load_does(checkpoint: Checkpoint) -> None:
     info = read_checkpoint(path)
     fit = estimate(info, LoadOptions(dtype="float32"), 8 * GIB, 16 * GIB, "cpu")
     assert fit.fits
-    assert fit.weights_bytes == load(path, dtype="float32", **LIMITS).runner.model.weights_bytes
+    assert fit.weights_bytes == load(path, dtype="float32", **LIMITS).runner.weights_bytes
 
 
 def test_old_checkpoints_spell_names_without_the_prefix_and_store_masks(checkpoint: Checkpoint, tmp_path: Path) -> None:

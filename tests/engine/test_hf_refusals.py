@@ -77,7 +77,6 @@ def test_by_name(architecture: str, model_type: str, finding: str) -> None:
         ({"index_topk": 64}, "picks the keys"),
         ({"is_encoder_decoder": True}, "has an encoder"),
         ({"vision_config": {"depth": 2}}, "takes more than text"),
-        ({"quantization_config": {"quant_method": "mxfp4"}}, "quantised with mxfp4 are not supported"),
     ],
 )
 def test_by_a_trait_whatever_the_name(changes: dict[str, Any], finding: str) -> None:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from engine.checkpoint import CheckpointInfo, read_checkpoint
+from engine.checkpoint import CheckpointInfo, TensorInfo, read_checkpoint
+from engine.checkpoint.info import GROUP_SCHEMES, STORAGE_FORMATS
 from engine.config import GIB, MIB, LoadOptions
 from engine.core.memory_plan import MemoryPlan, largest_reading, plan_memory, workspace_bytes
 from engine.core.sampling_params import SamplingParams
@@ -23,6 +24,7 @@ from engine.quant import resolve_format
 from engine.runner.model_runner import backend_wishes
 from engine.sample.row import SamplingRow
 from engine.sample.sampler import sample
+from kernels.group_quant import GroupQuant
 from kernels.ops import Ops, accumulation_dtype
 from kernels.registry import load_ops
 from tests.engine.spawned import Spawned
@@ -71,7 +73,7 @@ def test_rows_that_need_padding_are_planned_with_it(infos: dict[str, CheckpointI
 def test_the_weights_and_the_pool_are_those_of_the_plan(variant: str, infos: dict[str, CheckpointInfo]) -> None:
     info = infos[variant]
     loaded = load(info.path, max_model_len=128, dtype="bfloat16")
-    assert loaded.runner.model.weights_bytes == loaded.plan.weights_bytes
+    assert loaded.runner.weights_bytes == loaded.plan.weights_bytes
     caches = {cache.keys.data_ptr(): cache.keys.nbytes + cache.values.nbytes for cache in loaded.runner.caches}
     assert sum(caches.values()) == loaded.plan.kv.kv_bytes
 
@@ -170,7 +172,7 @@ def test_transformers_layers_stay_within_their_share(model_type: str, dtype: str
 
 
 def planned(info: CheckpointInfo, available: int, **options: Any) -> MemoryPlan:
-    return plan_memory(info.config, info.num_parameters, LoadOptions(**options), available, 2, "cpu", 10 * MIB)
+    return plan_memory(info.config, info.weights_bytes(2), LoadOptions(**options), available, 2, "cpu", 10 * MIB)
 
 
 def test_a_plan_that_fits_holds_everything_at_once(infos: dict[str, CheckpointInfo]) -> None:
@@ -198,26 +200,31 @@ def test_the_longest_context_of_a_refusal_fits_when_it_is_asked_for(tmp_path: Pa
     assert refused > 5
 
 
-@pytest.mark.parametrize("form", ["BF16", "F32", "Q8_0", "Q5_1", "Q6_K"])
+@pytest.mark.parametrize("form", ["BF16", "F32", "Q8_0", "Q4_1", "Q4_K", "Q5_1", "Q6_K"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_reading_a_tensor_stays_within_its_share(dtype: str, form: str) -> None:
-    shape, file_bytes = (1024, 256), {"BF16": 512, "F32": 1024, "Q8_0": 272, "Q5_1": 192, "Q6_K": 210}[form]
-    raw = torch.randint(0, 256, (shape[0] * file_bytes,), dtype=torch.uint8)
-    expand = resolve_format(form)
+    layout = STORAGE_FORMATS[form]
+    shape, nbytes = (1024, 256), 1024 * 256 // layout.elements * layout.nbytes
+    tensor = TensorInfo("w", form, shape, Path("w.gguf"), 0, nbytes, scheme=GROUP_SCHEMES.get(form))
+    raw = torch.randint(0, 256, (nbytes,), dtype=torch.uint8)
+    ops, _ = load_ops(backend_wishes(CPU, DTYPES[dtype]), DTYPES[dtype], CPU, num_threads=1)
 
-    def read() -> torch.Tensor:
-        weights: torch.Tensor = expand(raw, shape)
-        return (weights.clone() if form == "F32" else weights).to(DTYPES[dtype])  # which lies in the file as it is
+    def load() -> None:
+        weights = resolve_format(form)(tensor, {"": raw})
+        if isinstance(weights, GroupQuant):
+            ops.prepare_group_quant(weights)
+        else:
+            (weights.clone() if form == "F32" else weights).to(DTYPES[dtype])  # which lies in the file as it is
 
-    used = peak_bytes(read)
-    share = largest_reading([("F32", (5, 5)), (form, shape)], DTYPE_BYTES[dtype])
+    used = peak_bytes(load)
+    share = largest_reading([TensorInfo("v", "F32", (5, 5), Path("w.gguf"), 0, 100), tensor], DTYPE_BYTES[dtype])
     assert 0.4 * share < used <= share
 
 
 def test_what_cannot_be_read_is_refused_though_it_could_be_kept(infos: dict[str, CheckpointInfo]) -> None:
     info, options = infos["qwen3"], LoadOptions(max_model_len=64, kv_cache_memory_bytes=MIB)
     for reading, fits in ((MIB, True), (20 * MIB, False)):
-        plan = plan_memory(info.config, info.num_parameters, options, 16 * MIB, 2, "cpu", 10 * MIB, reading)
+        plan = plan_memory(info.config, info.weights_bytes(2), options, 16 * MIB, 2, "cpu", 10 * MIB, reading)
         assert (plan.kv is not None) == fits
     assert plan.peak_while_reading == plan.weights_bytes + 30 * MIB
     assert "while the weights are read" in plan.refusal_message()
@@ -248,7 +255,7 @@ def test_a_real_process_holds_what_was_planned(options: dict[str, Any], default_
         engine.process.wait()
     info, size = read_checkpoint(default_model_path), DTYPE_BYTES[wishes.get("dtype", "auto")]
     plan = plan_memory(
-        info.config, info.num_parameters, LoadOptions(**wishes), 16 * GIB, size, "cpu", RUNTIME_BYTES
+        info.config, info.weights_bytes(size), LoadOptions(**wishes), 16 * GIB, size, "cpu", RUNTIME_BYTES
     )  # fmt: skip
     assert plan.kv is not None
     memory = ready.memory

@@ -14,7 +14,6 @@ from engine.core.sizing import (
     kv_bytes_per_block,
     kv_bytes_per_token,
     plan_kv,
-    weights_bytes,
 )
 
 SMOLLM = ModelConfig(
@@ -37,7 +36,22 @@ def test_bytes_of_the_parts() -> None:
     assert kv_bytes_per_token(SMOLLM, 2) == 23040
     assert kv_bytes_per_block(SMOLLM, 16, 2) == BLOCK
     assert kv_bytes_per_block(SMOLLM, 16, 4) == 2 * BLOCK
-    assert weights_bytes(134_515_008, 2) == 269_030_016
+
+
+def test_codes_take_a_byte_a_number_and_four_a_scale() -> None:
+    coded = 16 * 2 * 30 * 3 * (64 + 4)
+    for kv_cache_dtype in ("int8", "fp8"):
+        assert kv_bytes_per_block(SMOLLM, 16, 2, kv_cache_dtype) == coded
+        assert kv_bytes_per_block(SMOLLM, 16, 4, kv_cache_dtype) == coded
+    assert kv_bytes_per_token(SMOLLM, 2, kv_cache_dtype="int8") == coded // 16
+    plain, small = (
+        plan_kv(SMOLLM, LoadOptions(kv_cache_memory_bytes=256 * MIB, kv_cache_dtype=wish), GIB, 2)
+        for wish in ("auto", "int8")
+    )
+    assert small.num_blocks == 256 * MIB // coded >= 1.8 * plain.num_blocks
+    assert small.kv_bytes == small.num_blocks * coded
+    capped = plan_kv(SMOLLM, LoadOptions(kv_cache_dtype="int8"), 40 * BLOCK, 2)
+    assert (capped.num_blocks, capped.max_model_len) == (18, 17 * 16)
 
 
 def test_default_pool_holds_every_sequence_in_full_and_no_more() -> None:

@@ -83,20 +83,21 @@ def test_what_does_not_fit_without_freeing_is_served_with_it(gemma: Path) -> Non
     assert refused.value.kind == "does_not_fit"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_company_preemption_and_cached_windows_change_no_text(gemma: Path, dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "kv_cache_dtype"), [("float32", "auto"), ("bfloat16", "auto"), ("bfloat16", "int8")])
+def test_company_preemption_and_cached_windows_change_no_text(gemma: Path, dtype: str, kv_cache_dtype: str) -> None:
     config = read_checkpoint(gemma).config
+    wishes = LIMITS | {"dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
     requests = {f"r{index}": (prompt, sampled(index, 50)) for index, prompt in enumerate(prompts(150, 90, 33, 121, 8))}
-    plain = load(gemma, dtype=dtype, enable_prefix_caching=False, **LIMITS)
+    plain = load(gemma, enable_prefix_caching=False, **wishes)
     assert plain.exactness.level == "bits", plain.exactness.reason
     alone = {name: complete(plain.engine, {name: request})[name] for name, request in requests.items()}
     blocks = most_blocks(kv_groups(config), 208, CHUNK, SIZE) + 1
-    memory = blocks * kv_bytes_per_block(config, SIZE, 4 if dtype == "float32" else 2)
-    tight = load(gemma, dtype=dtype, kv_cache_memory_bytes=memory, max_model_len=208, **LIMITS).engine
+    memory = blocks * kv_bytes_per_block(config, SIZE, 4 if dtype == "float32" else 2, kv_cache_dtype)
+    tight = load(gemma, kv_cache_memory_bytes=memory, max_model_len=208, **wishes).engine
     assert complete(tight, requests) == alone
     assert tight.scheduler.num_preemptions > 0
     assert tight.pool.num_used == 0
-    warm = load(gemma, dtype=dtype, **LIMITS).engine
+    warm = load(gemma, **wishes).engine
     assert complete(warm, requests) == alone
     again = {f"again {name}": request for name, request in requests.items()}
     assert list(complete(warm, again).values()) == list(alone.values())

@@ -185,19 +185,23 @@ def gguf_tensors(config: dict[str, Any], weights: dict[str, torch.Tensor], dtype
     """`weights` under GGUF names, q and k in GGUF's row order, matrices as `dtype`."""
     tensors = {}
     for name, tensor in weights.items():
-        stem, suffix = name.rsplit(".", 1)
+        stem = name.rpartition(".")[0]
         rows = tensor
         if stem.endswith("q_proj"):
             rows = interleave_rotary_rows(tensor, config["num_attention_heads"])
         elif stem.endswith("k_proj"):
             rows = interleave_rotary_rows(tensor, config["num_key_value_heads"])
-        if stem.startswith("model.layers."):
-            layer, part = stem.removeprefix("model.layers.").split(".", 1)
-            stored_name = f"blk.{layer}.{_GGUF_NAMES[part]}"
-        else:
-            stored_name = _GGUF_NAMES[stem]
-        tensors[f"{stored_name}.{suffix}"] = store(rows, dtype if tensor.dim() == 2 else "F32")
+        tensors[gguf_name(name)] = store(rows, dtype if tensor.dim() == 2 else "F32")
     return tensors
+
+
+def gguf_name(name: str) -> str:
+    """A Hugging Face name of Llama's as GGUF has it."""
+    stem, _, suffix = name.rpartition(".")
+    if not stem.startswith("model.layers."):
+        return f"{_GGUF_NAMES[stem]}.{suffix}"
+    layer, part = stem.removeprefix("model.layers.").split(".", 1)
+    return f"blk.{layer}.{_GGUF_NAMES[part]}.{suffix}"
 
 
 def gguf_metadata(config: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from kernels.noise import gumbel
 from kernels.ops import Ops, accumulation_dtype
 from tests.kernels.attention_cases import EVEN, MANY_HEADS, paged_attention, rotary_kv_write
 from tests.kernels.case import Case, CaseMaker, normal, padded
+from tests.kernels.group_cases import GROUP_CASES
 
 
 def make_case(name: str, dtype: torch.dtype, seed: int, rows: int = 21) -> Case:
@@ -134,15 +135,19 @@ def _soft_cap(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case
     return Case(run, 30 * (x.double() / 30).tanh(), rows)
 
 
-def _linear(inputs: int, outputs: int, *, biased: bool = True) -> CaseMaker:
+def _linear(inputs: int, outputs: int, *, biased: bool = True, wider: int = 0) -> CaseMaker:
+    """wider: columns of a buffer on each side of the result."""
+
     def make(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
         x, weight = normal(generator, rows, inputs, dtype=dtype), normal(generator, outputs, inputs, dtype=dtype)
         bias = normal(generator, outputs, dtype=dtype) if biased else None
 
         def run(ops: Ops, first: int, last: int) -> Tensor:
             part = padded(ops, x[first:last])
-            out = torch.full((part.shape[0], outputs), torch.nan, dtype=dtype)
+            buffer = torch.full((part.shape[0], outputs + 2 * wider), torch.nan, dtype=dtype)
+            out = buffer[:, wider : wider + outputs]
             ops.linear(out, part, weight, bias)
+            assert buffer.isnan().sum() == 2 * wider * len(buffer), "it wrote beside its columns, or left one out"
             return out[: last - first]
 
         return Case(run, x.double() @ weight.double().t() + (0 if bias is None else bias.double()), rows)
@@ -178,7 +183,7 @@ def _mixture_mlp(normalise: bool) -> CaseMaker:
 
         def run(ops: Ops, first: int, last: int) -> Tensor:
             out = torch.empty(last - first, 40, dtype=dtype)
-            ops.mixture_mlp(out, x[first:last], router, gate_up, down, 2, normalise)
+            ops.mixture_mlp(out, x[first:last], router, gate_up.unbind(), down.unbind(), 2, normalise)
             return out
 
         weights, chosen = (x.double() @ router.double().t()).softmax(-1).topk(2)
@@ -207,6 +212,7 @@ def _draw(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
 
 
 CASES: dict[str, CaseMaker] = {
+    **GROUP_CASES,
     "embedding": _embedding,
     "gather_rows": _gather_rows,
     "draw": _draw,
@@ -220,11 +226,13 @@ CASES: dict[str, CaseMaker] = {
     "linear": _linear(75, 101),
     "linear: whole tiles": _linear(96, 160, biased=False),
     "linear: few outputs": _linear(64, 5),
+    "linear: columns of a wider buffer": _linear(96, 64, wider=7),
     "silu_mul": _gated("silu_mul", torch.nn.functional.silu),
     "gelu_mul": _gated("gelu_mul", _gelu),
     "mixture_mlp": _mixture_mlp(normalise=True),
     "mixture_mlp: not normalised": _mixture_mlp(normalise=False),
-    "rotary_kv_write": rotary_kv_write,
+    "rotary_kv_write": rotary_kv_write(),
+    "rotary_kv_write: int8": rotary_kv_write(torch.int8),
     "paged_attention": paged_attention(),
     "paged_attention: short window": paged_attention(window=50),
     "paged_attention: long window, capped": paged_attention(window=300, soft_cap=5.0),
@@ -232,4 +240,11 @@ CASES: dict[str, CaseMaker] = {
     "paged_attention: whole tiles, window": paged_attention(EVEN, window=70),
     "paged_attention: from the first key": paged_attention(EVEN, context=0),
     "paged_attention: many heads to one": paged_attention(MANY_HEADS, window=100),
+    "paged_attention: int8": paged_attention(code_dtype=torch.int8),
+    "paged_attention: int8, short window": paged_attention(window=50, code_dtype=torch.int8),
+    "paged_attention: int8, long window, capped": paged_attention(window=300, soft_cap=5.0, code_dtype=torch.int8),
+    "paged_attention: int8, whole tiles": paged_attention(EVEN, code_dtype=torch.int8),
+    "paged_attention: int8, whole tiles, window": paged_attention(EVEN, window=70, code_dtype=torch.int8),
+    "paged_attention: int8, from the first key": paged_attention(EVEN, context=0, code_dtype=torch.int8),
+    "paged_attention: int8, many heads to one": paged_attention(MANY_HEADS, window=100, code_dtype=torch.int8),
 }

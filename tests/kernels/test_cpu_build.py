@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,28 @@ def test_the_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert [(path.name, path.stat().st_mtime_ns) for path in tmp_path.iterdir()] == first
     finally:
         build.library.cache_clear()
+
+
+def test_who_starts_together_builds_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, cache, sources, cxx = (tmp_path / name for name in ("calls", "cache", "sources", "slow-cxx"))
+    sources.mkdir()
+    (sources / "one.cpp").write_text('extern "C" int one() { return 1; }\n')
+    cxx.write_text(f'#!/bin/sh\necho called >> {calls}\nsleep 0.3\nexec {build.compiler()} "$@"\n')
+    cxx.chmod(0o755)
+    monkeypatch.setattr(build, "SOURCES", sources)
+    monkeypatch.setenv("CXX", str(cxx))
+    monkeypatch.setenv("PIZARRA_KERNEL_CACHE", str(cache))
+    together = threading.Barrier(3)
+
+    def start() -> int:
+        together.wait()
+        library = build.library.__wrapped__()
+        return int(library.one())
+
+    with ThreadPoolExecutor(3) as pool:
+        assert [future.result() for future in [pool.submit(start) for _ in range(3)]] == [1, 1, 1]
+    assert calls.read_text() == "called\n"
+    assert len(list(cache.iterdir())) == 1
 
 
 @pytest.mark.timeout(400)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
+from playwright.sync_api import Browser
 
 from tests.browser import Tab, open_tab
 from ui.static import serve_assets
@@ -38,8 +38,8 @@ def assets_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def tab(chromium_path: Path, assets_url: str) -> Iterator[Tab]:
+def tab(assets_url: str, browser: Browser) -> Iterator[Tab]:
     """A blank page from which the ES modules can be imported."""
-    with open_tab(chromium_path, assets_url) as opened:
+    with open_tab(browser, assets_url) as opened:
         opened.page.goto(assets_url)
         yield opened

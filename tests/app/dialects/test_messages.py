@@ -239,8 +239,7 @@ def test_tool_choice(
 ) -> None:
     message = api.messages.create(**saying(PARIS + NOW, tools=TOOLS, tool_choice=choice))
     assert calls_of(message) == expected
-    newest = client.get("/api/engines").json()["engines"][0]["log_tail"]
-    sampling = next(line for line in reversed(newest) if line.startswith("added "))
+    sampling = client.added()
     assert ("guided=None" in sampling) == (guided is None)
     assert guided is None or guided in sampling
 
@@ -289,7 +288,7 @@ def test_an_answer_under_a_schema(client: Client, api: anthropic.Anthropic) -> N
     assert message.parsed_output == Colour(name="teal", red=0)
     with api.messages.stream(**asked, output_format=Colour) as stream:
         assert stream.get_final_message().parsed_output == message.parsed_output
-    assert "guided=Guided(kind='json_schema'" in client.engine_log()
+    client.logged("guided=Guided(kind='json_schema'")
     schema = {"type": "json_schema", "schema": {"title": "BAD"}}
     with pytest.raises(anthropic.BadRequestError, match="BAD"):
         api.messages.create(**asked, output_config={"format": schema})

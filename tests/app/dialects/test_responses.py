@@ -143,8 +143,7 @@ def test_a_forced_call_reaches_the_engine_as_a_grammar(client: Client, choice: A
     answer = client.post("/v1/responses", json=asking(NOW, tool_choice=choice)).json()
     assert answer["output"][0]["type"] == "function_call"
     assert answer["tool_choice"] == choice
-    engine = next(each for each in client.get("/api/engines").json()["engines"] if each["model_id"] == "hermes")
-    added = [line for line in engine["log_tail"] if line.startswith("added")][-1]
+    added = client.added()
     guided = added[added.index("guided=") :]
     assert says in guided
     assert says_not not in guided
@@ -185,9 +184,7 @@ def test_a_format_reaches_the_engine(client: Client, api: openai.OpenAI) -> None
     assert (parsed.text.format.type, parsed.text.format.name) == ("json_schema", "Colour")  # type: ignore[union-attr]
     with api.responses.stream(model="plain", input='SAY«{"name": "red"}»', text_format=Colour) as stream:
         assert stream.get_final_response().output_parsed == Colour(name="red")
-    engines = client.get("/api/engines").json()["engines"]
-    log = next(each["log_tail"] for each in engines if each["model_id"] == "plain")
-    assert "kind='json_schema'" in [line for line in log if line.startswith("added")][-1]
+    assert "kind='json_schema'" in client.added()
 
 
 # ---- conversations --------------------------------------------------------------------------------------------------

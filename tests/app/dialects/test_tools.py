@@ -139,8 +139,7 @@ def test_one_call_where_parallel_ones_are_not_wanted(clients_api: openai.OpenAI)
 def test_a_forced_call_reaches_the_engine_as_a_grammar(client: Client, choice: Any, says: str, says_not: str) -> None:
     response = client.post("/v1/chat/completions", json=asking(NOW, tool_choice=choice))
     assert response.json()["choices"][0]["finish_reason"] == "tool_calls"
-    engine = next(each for each in client.get("/api/engines").json()["engines"] if each["model_id"] == "hermes")
-    added = [line for line in engine["log_tail"] if line.startswith("added")][-1]
+    added = client.added()
     guided = added[added.index("guided=") :]
     assert "structural_tag" in guided
     assert says in guided

@@ -1,0 +1,1 @@
+"""Offline work on weights: quantisation by AWQ and GPTQ, with its calibration."""

@@ -1,0 +1,89 @@
+"""Whole models whose weights stay in codes: right numbers, the memory that was said, rows that stay independent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.random_checkpoint import FORMATS, GGUF_FORMATS, write_random
+from bench.transformers_llama import build, export
+from engine.core.sampling_params import SamplingParams
+from engine.vocab import load_vocab
+from kernels.group_quant import GroupQuant
+from tests.engine import transformers_oracle as oracle
+from tests.engine.stepping import complete, load, prompt_logits
+
+PROMPT = [index * 37 % 320 for index in range(40)]
+# Root mean square of errors to that of logits: fp32 sums, where scale and minimum may nearly cancel, and activations in
+# bf16, 2^-9 a rounding.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_logits_are_those_of_the_dequantised_weights(form: str, tmp_path: Path) -> None:
+    path = write_random(tmp_path / "model", form, "tiny")
+    for dtype, tolerance in TOLERANCE.items():
+        loaded = load(path, dtype=dtype, max_num_seqs=64, max_model_len=256)
+        truth = oracle.double_logits(build(loaded.info, torch.float64), PROMPT)
+        error = prompt_logits(loaded.runner, PROMPT).double() - truth
+        assert error.square().mean().sqrt() <= tolerance * truth.square().mean().sqrt(), dtype
+        assert loaded.exactness.level == "bits", loaded.exactness.reason
+        told = loaded.info.weights_bytes(2 if dtype == "bfloat16" else 4)
+        assert told <= loaded.runner.weights_bytes <= 1.05 * told
+        assert loaded.plan.weights_bytes == told
+
+
+@pytest.mark.parametrize("form", FORMATS[1:])
+def test_linear_layers_stay_in_codes(form: str, tmp_path: Path) -> None:
+    loaded = load(write_random(tmp_path / "model", form, "tiny"), max_model_len=256)
+    matrices = [weight for layer in loaded.runner.model.layers for weight in layer.weights() if len(weight.shape) == 2]
+    assert matrices
+    assert all(isinstance(weight, GroupQuant) for weight in matrices)
+    assert isinstance(loaded.runner.model.head.weight, GroupQuant) == (form in GGUF_FORMATS)
+
+
+@pytest.mark.parametrize("form", ["Q4_K", "AWQ", "GPTQ act order"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_company_changes_no_token(form: str, dtype: str, tmp_path: Path) -> None:
+    path = write_random(tmp_path / "model", form, "tiny")
+    sampling = SamplingParams(temperature=0.8, max_tokens=12, seed=5, ignore_eos=True)
+    prompts = {
+        str(index): ([(index * 31 + place * 7) % 320 for place in range(5 + 9 * index)], sampling) for index in range(6)
+    }
+    together = complete(load(path, dtype=dtype, max_model_len=256).engine, prompts)
+    alone = load(path, dtype=dtype, max_model_len=256, max_num_batched_tokens=16).engine
+    assert together == {name: complete(alone, {name: request})[name] for name, request in prompts.items()}
+
+
+def test_the_default_model_is_nearer_to_its_weights_in_codes_than_in_bf16(
+    default_model_path: Path, tmp_path: Path
+) -> None:
+    """bf16 cannot hold scale * code + minimum: dequantised weights are rounded, codes are not."""
+    from engine.checkpoint import read_checkpoint
+
+    export(read_checkpoint(default_model_path), tmp_path / "bf16", torch.bfloat16)
+    options = {"max_num_seqs": 64, "max_model_len": 256, "max_num_batched_tokens": 64}
+    prompt = load_vocab(default_model_path).encode("The blackboard was green, and nobody had wiped it since Friday.")
+    exact = load(default_model_path, dtype="float32", **options)
+    truth = prompt_logits(exact.runner, prompt)
+    del exact
+    errors, sizes = [], []
+    for path in (default_model_path, tmp_path / "bf16"):
+        loaded = load(path, dtype="bfloat16", **options)
+        errors.append(float((prompt_logits(loaded.runner, prompt) - truth).square().mean().sqrt()))
+        sizes.append(loaded.runner.weights_bytes)
+    assert errors[0] < errors[1]
+    assert sizes[0] <= 0.4 * sizes[1]
+
+
+def test_groups_that_the_kernels_do_not_take_run_and_are_told(tmp_path: Path) -> None:
+    path = write_random(tmp_path / "model", "AWQ", "tiny", group_size=8)
+    loaded = load(path, dtype="float32", max_num_seqs=64, max_model_len=256)
+    told = [setting for setting in loaded.settings if setting.name == "kernel:group_linear"]
+    assert [setting.effective for setting in told] == ["reference for some"]
+    assert "groups of 8" in told[0].reason
+    truth = oracle.double_logits(build(loaded.info, torch.float64), PROMPT)
+    error = prompt_logits(loaded.runner, PROMPT).double() - truth
+    assert error.square().mean().sqrt() <= 1e-4 * truth.square().mean().sqrt()
