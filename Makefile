@@ -7,7 +7,7 @@ BIN := .venv/bin
 BOOTSTRAP := PYTHON="$(PYTHON)" sh scripts/bootstrap.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench bench-serving soak gpu-check clean
+.PHONY: help run test check bench bench-serving bench-memory bench-quantise bench-interchange soak gpu-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -16,8 +16,8 @@ run: ## Set up, then serve the dashboard with the default model at http://127.0.
 	@$(BOOTSTRAP)
 	@exec $(BIN)/pizarra serve --model smollm2-135m-instruct $(ARGS)
 
-# Two processes, a file of tests wholly in one of them, and the files in their order: tests/e2e, the longest, is among the first.
-test: ## Set up, then run every test (ARGS="-k name" for some)
+# Two processes, each file of tests wholly in one of them, and the files in their order: the longest are not the last.
+test: ## Set up, then run every test (ARGS="-k name" for some, ARGS="-n 0" in one process)
 	@$(BOOTSTRAP) --extra dev
 	@$(BIN)/python -m scripts.chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -37,6 +37,18 @@ bench-serving: ## Measure serving against vLLM (set up in .cache/peers) and tran
 	@$(BOOTSTRAP)
 	@PYTHON="$(PYTHON)" sh bench/peers.sh .cache/peers/vllm
 	$(BIN)/python -m bench.serving --vllm .cache/peers/vllm $(ARGS)
+
+bench-memory: ## Load every weight format at 0.5 and 1 B parameters, and hold the memory taken against the estimate
+	@$(BOOTSTRAP) --extra dev
+	$(BIN)/python -m bench.memory_truth $(ARGS)
+
+bench-quantise: ## Quantise the default model and a tiny one by AWQ and GPTQ, and measure what is won back (half an hour)
+	@$(BOOTSTRAP)
+	$(BIN)/python -m bench.quantise $(ARGS)
+
+bench-interchange: ## Compare our packing with AutoAWQ's, AutoGPTQ's and GPTQModel's (fetched into .cache/peers)
+	@$(BOOTSTRAP) --extra dev
+	$(BIN)/python -m bench.interchange $(ARGS)
 
 soak: ## Press an engine, then a server, with 2,000 mixed requests each, and check that nothing is left behind
 	@$(BOOTSTRAP) --extra dev

@@ -17,7 +17,7 @@ def run(path: str, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
     from vllm.inputs import TokensPrompt
 
-    llm = LLM(path, dtype="bfloat16", enforce_eager=True, max_model_len=256, skip_tokenizer_init=True, max_num_seqs=4)
+    llm = LLM(path, dtype="float16", enforce_eager=True, max_model_len=256, skip_tokenizer_init=True, max_num_seqs=4)
     sampling = SamplingParams(temperature=0, max_tokens=tokens, detokenize=False, ignore_eos=True)
     rows = llm.generate([TokensPrompt(prompt_token_ids=prompt) for prompt in prompts], sampling)
     return {"path": path, "tokens": [list(row.outputs[0].token_ids) for row in rows]}

@@ -94,14 +94,20 @@ def _run(work: Path, label: str, model: Path, arguments: dict[str, Any]) -> dict
 
 def _print_table(rows: list[tuple[str, str, dict[str, Any]]], group_size: int) -> None:
     print(f"\n4 bits, groups of {group_size}, {datetime.datetime.now(datetime.UTC).date()}\n")
-    print("| model | method | base | rounded to nearest | quantised | recovered | calibrated on | measured on | peak |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    heads: tuple[str, ...] = ("model", "method", "base", "rounded", "quantised", "recovered", "divergence removed")
+    heads += ("calibrated on", "measured on", "peak memory")
+    print(f"| {' | '.join(heads)} |")
+    print("|---" * len(heads) + "|")
     for model, name, found in rows:
-        share = "none lost" if found["recovered"] is None else f"{100 * found['recovered']:.1f} %"
+        shares = [_share(found["recovered"]), _share(found["divergence_removed"])]
         figures = (found["perplexity_base"], found["perplexity_rtn"], found["perplexity"])
         tokens = (found["calibration_tokens"], found["held_out_tokens"])
-        cells = [model, name, *(f"{one:.3f}" for one in figures), share, *(f"{one:,} tokens" for one in tokens)]
+        cells = [model, name, *(f"{one:.3f}" for one in figures), *shares, *(f"{one:,} tokens" for one in tokens)]
         print(f"| {' | '.join(cells)} | {found['peak_memory_bytes'] / 2**20:.0f} MiB |")
+
+
+def _share(value: float | None) -> str:
+    return "none lost" if value is None else f"{100 * value:.1f} %"
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ KERNELS: dict[str, dict[str, str]] = {
         "reference": "kernels.reference.linear:linear",
     },
     "prepare_group_quant": {
-        "cpu_ops": "kernels.cpu_ops.group_tiles:prepare_group_quant",
+        "cpu_ops": "kernels.cpu_ops.group_linear:prepare_group_quant",
         "reference": "kernels.reference.group_linear:prepare_group_quant",
     },
     "group_linear": {

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from engine.checkpoint import CheckpointError
 from engine.config import ModelConfig
 from engine.layers.linear import StackedWeight, Weight
 from kernels.ops import Ops
@@ -29,10 +30,14 @@ class MixtureMLP:
             case ["gate", "weight"]:
                 assert isinstance(weight, Tensor)
                 self.router.copy_(weight)
-            case ["experts", expert, "gate_proj", "weight"]:
-                self.gate_up[int(expert)].load_part(0, weight)
-            case ["experts", expert, "up_proj", "weight"]:
-                self.gate_up[int(expert)].load_part(1, weight)
+            case ["experts", expert, ("gate_proj" | "up_proj") as part, "weight"]:
+                stacked = self.gate_up[int(expert)]
+                stacked.load_part(int(part == "up_proj"), weight)
+                if len(stacked.pieces) > 1:
+                    raise CheckpointError(
+                        f"expert {expert}: gate_proj and up_proj have different formats or orders of inputs, and are "
+                        "multiplied as one matrix; choose a version of the model where they agree"
+                    )
             case ["experts", expert, "down_proj", "weight"]:
                 self.down[int(expert)].load_part(0, weight)
             case _:

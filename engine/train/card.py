@@ -51,19 +51,23 @@ def _facts(request: Request, info: CheckpointInfo, result: Mapping[str, Any], li
 
 
 def _table(result: Mapping[str, Any]) -> list[str]:
-    recovered = result["recovered"]
-    share = "no loss to recover" if recovered is None else f"{100 * recovered:.1f} %"
+    rounded = f"{result['perplexity_rtn']:.3f} | {result['divergence_rtn']:.5f}"
     return [
         f"Measured on {result['held_out_tokens']:,} other tokens of the same source, none of them calibrated on.",
         "",
-        "| weights | perplexity |",
-        "|---|---|",
-        f"| base | {result['perplexity_base']:.3f} |",
-        f"| rounded to nearest, same groups, integer zeros | {result['perplexity_rtn']:.3f} |",
-        f"| these | {result['perplexity']:.3f} |",
+        "| weights | perplexity | divergence from the base, nats a token |",
+        "|---|---|---|",
+        f"| base | {result['perplexity_base']:.3f} | 0 |",
+        f"| rounded to nearest, same groups, integer zeros | {rounded} |",
+        f"| these | {result['perplexity']:.3f} | {result['divergence']:.5f} |",
         "",
-        f"Of the log-perplexity that rounding to nearest loses, this recovers: {share}.",
+        f"Of the log-perplexity that rounding to nearest loses, this recovers {_share(result['recovered'])}; of the",
+        f"Kullback-Leibler divergence that it makes, this removes {_share(result['divergence_removed'])}.",
     ]
+
+
+def _share(value: float | None) -> str:
+    return "nothing, since nothing was lost" if value is None else f"{100 * value:.1f} %"
 
 
 def _remarks(info: CheckpointInfo, request: Request) -> list[str]:

@@ -36,7 +36,7 @@ from engine.train.grid import round_to_nearest
 from engine.train.layer import QuantisedLayer, advance
 from engine.train.layer_awq import quantise_with_awq
 from engine.train.layer_gptq import quantise_with_gptq
-from engine.train.measure import log_perplexity, recovered
+from engine.train.measure import Side, compare, recovered
 from engine.train.packing import pack_layer, quantization_config
 from engine.train.partial import Partial, save_tensors
 from engine.train.request import Request, check_model, read_request
@@ -185,18 +185,22 @@ class _Quantisation:
         return quantise_with_gptq(forward, weights, x, options, self.dtype, step)
 
     def _measure(self, rows: Rows, states: dict[str, Tensor]) -> dict[str, Any]:
-        base_head, base_norm = self.source.head(), self.source.final_norm()
-        head, norm = (tensor.to(self.dtype).to(torch.float32) for tensor in (base_head, base_norm))
-        base = log_perplexity(states[BASE], rows.held_out, base_norm, base_head, self.config)
-        del base_head
-        rounded, found = (
-            log_perplexity(states[name], rows.held_out, norm, head, self.config) for name in (ROUNDED, QUANTISED)
-        )
+        head, norm = self.source.head(), self.source.final_norm()
+        stored_head, stored_norm = (tensor.to(self.dtype).to(torch.float32) for tensor in (head, norm))
+        sides = [
+            Side(states[BASE], norm, head),
+            Side(states[ROUNDED], stored_norm, stored_head),
+            Side(states[QUANTISED], stored_norm, stored_head),
+        ]
+        base, rounded, found = compare(sides, rows.held_out, self.config)
         return {
-            "perplexity_base": math.exp(base),
-            "perplexity_rtn": math.exp(rounded),
-            "perplexity": math.exp(found),
-            "recovered": recovered(base, rounded, found),
+            "perplexity_base": math.exp(base.log_perplexity),
+            "perplexity_rtn": math.exp(rounded.log_perplexity),
+            "perplexity": math.exp(found.log_perplexity),
+            "recovered": recovered(base.log_perplexity, rounded.log_perplexity, found.log_perplexity),
+            "divergence_rtn": rounded.divergence,
+            "divergence": found.divergence,
+            "divergence_removed": recovered(0.0, rounded.divergence, found.divergence),
             "calibration": rows.source,
             "calibration_tokens": rows.calibration.numel(),
             "held_out_tokens": rows.held_out.numel(),

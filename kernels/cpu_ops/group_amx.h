@@ -15,12 +15,12 @@
 
 namespace group_amx {
 
-constexpr int kAhead = 2;             // tiles that are expanded before they are multiplied: a store takes time to reach a load
-constexpr int kRing = 8;              // expanded tiles that are kept where only one tile of rows wants them
-constexpr size_t kFetchAhead = 4096;  // bytes of codes that are asked for before they are expanded
-constexpr int kFewTiles = 4;           // of rows: so many stay near by themselves, and panels come one by one
-constexpr size_t kTogetherBytes = 96 << 10;  // of expanded codes that several tiles of rows meet in turn
-constexpr size_t kBlockBytes = 768 << 10;  // of activations that stay in the second-level cache
+constexpr int kAhead = 2;                    // tiles expanded before they are multiplied: a store takes time to reach a load
+constexpr int kRing = 8;                     // expanded tiles that are kept where only one tile of rows wants them
+constexpr int kFewTiles = 4;                 // of rows: so many stay near by themselves, and panels come one by one
+constexpr size_t kTogetherBytes = 96 << 10;  // of expanded codes that each of many tiles of rows meets in turn
+constexpr size_t kBlockBytes = 768 << 10;    // of activations that stay in the second-level cache
+constexpr size_t kFetchAhead = 4096;         // bytes of codes that are asked for before they are expanded
 
 // How much an expanded code is too large by.
 template <int Bits>

@@ -6,13 +6,18 @@ import torch
 from torch import Tensor
 
 from kernels.cpu_ops.binding import by_dtype, function, pointer, rows_pointer
-from kernels.cpu_ops.group_tiles import TiledQuant
+from kernels.cpu_ops.group_tiles import TiledQuant, serves, tiled
 from kernels.group_quant import GroupQuant
 from kernels.reference import group_linear as reference
 
 _same = by_dtype("pz_group_linear", 4, 3)
 _to_fp32 = {torch.bfloat16: function("pz_group_linear_bf16_fp32", 4, 3), torch.float32: _same[torch.float32]}
 _rows = by_dtype("pz_group_embedding", 3, 2)
+
+
+def prepare_group_quant(weight: GroupQuant) -> GroupQuant:
+    """See `kernels.ops.PrepareGroupQuant`: in layout "tiles", or given back as it is where `serves` says no."""
+    return tiled(weight) if serves(weight) else weight
 
 
 def group_linear(out: Tensor, x: Tensor, weight: GroupQuant, bias: Tensor | None) -> None:

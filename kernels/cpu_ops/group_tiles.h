@@ -10,7 +10,7 @@
 constexpr int kPanel = 16;               // outputs
 constexpr int kParts = kPanel / kLanes;  // vectors that hold a number for each of them
 
-constexpr int kGroupSlicesPerThread = 4;  // what a thread claims at once is long: what it reads ahead is its own
+constexpr int kGroupSlicesPerThread = 2;  // what a thread claims at once is long: what it reads ahead is its own
 
 enum ScaleType : int32_t { kScaleFp32 = 0, kScaleFp16 = 1, kScaleBf16 = 2 };
 
@@ -201,7 +201,7 @@ struct GroupProduct {
     }
 };
 
-// Activations as the codes want them: in their order, as `To`, zeros behind them up to whole tiles. `count` inputs from `row`.
+// Activations as the codes want them: in their order, as `To`, zeros behind them up to whole tiles.
 template <typename To, typename T>
 inline void arrange_row(To* to, const T* row, const GroupWeight& weight) {
     const int inputs = weight.inputs;

@@ -70,10 +70,8 @@ def serves(weight: GroupQuant) -> bool:
     return groups and types and weight.bits in (4, 8) and weight.scale.dtype in SCALE_TYPES and weight.codes.is_cpu
 
 
-def prepare_group_quant(weight: GroupQuant) -> GroupQuant:
-    """See `kernels.ops.PrepareGroupQuant`: in layout "tiles", or given back as it is where `serves` says no."""
-    if not serves(weight):
-        return weight
+def tiled(weight: GroupQuant) -> TiledQuant:
+    """The same weight in layout "tiles"; one that `serves` takes."""
     changed = {
         name: tensor.contiguous() if name == "perm" else _panels(tensor).transpose(1, 2).contiguous()
         for name, tensor in weight.tensors().items()

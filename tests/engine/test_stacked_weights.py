@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from engine.checkpoint import CheckpointError
 from engine.layers.linear import ColumnParallelLinear, Weight
+from engine.layers.mixture import MixtureMLP
 from kernels.group_quant import GroupQuant
 from kernels.ops import Ops
 from kernels.registry import load_ops
+from tests.engine.test_sizing import SMOLLM
 from tests.kernels.group_quants import random_group_quant
 
 CPU, INPUTS, SIZES = torch.device("cpu"), 64, (24, 16, 8)
@@ -65,6 +68,16 @@ def test_a_fused_product_is_that_of_its_parts(name: str, order: tuple[int, ...],
     held = sum(weight.nbytes for weight in layer.weight.weights())
     own = sum(part.nbytes for part in parts) - PERM.nbytes * 2 * (name == "one perm")
     assert own <= held <= own * 1.7  # a kernel's layout may pad outputs to 16
+
+
+def test_an_expert_whose_two_cannot_be_one_matrix_is_refused() -> None:
+    config = replace(SMOLLM, hidden_size=INPUTS, intermediate_size=24, num_experts=2, num_experts_per_token=1)
+    mixture = MixtureMLP(ops(), config, torch.float32, CPU)
+    mixture.load("experts.0.gate_proj.weight", replace(codes(0), perm=PERM))
+    mixture.load("experts.0.up_proj.weight", replace(codes(0), perm=PERM.clone()))
+    mixture.load("experts.1.up_proj.weight", replace(codes(0), perm=PERM))
+    with pytest.raises(CheckpointError, match=r"expert 1: gate_proj and up_proj have different formats or orders"):
+        mixture.load("experts.1.gate_proj.weight", replace(codes(0), perm=PERM.flip(0)))
 
 
 def test_a_matrix_that_is_stored_fused() -> None:
