@@ -134,6 +134,9 @@ def quantize(
     bits: Annotated[int, typer.Option(min=2, max=8)] = 4,
     group_size: Annotated[int, typer.Option(help="Inputs that share a scale; must divide the model's; -1: all")] = 128,
     desc_act: Annotated[bool, typer.Option("--desc-act", help="GPTQ: the inputs that matter most first")] = False,
+    symmetric: Annotated[
+        bool, typer.Option("--symmetric", help="GPTQ: the zero is the middle code, as some engines want it")
+    ] = False,
     calibration: Annotated[Path | None, typer.Option(help="Text file; the model writes its own text if absent")] = None,
     output_id: Annotated[str | None, typer.Option(help="Id of what is made; MODEL-FORMAT-gGROUP if absent")] = None,
     home: HomeOption = None,
@@ -144,7 +147,15 @@ def quantize(
             _fail(f"--{name} {value!r}: known are {', '.join(dict.fromkeys(known))}")
     catalog = _catalog(home)
     wish = QuantizeWish(
-        model, format_name, method, bits, group_size, desc_act, calibration and calibration.absolute(), None, output_id
+        model,
+        format_name,
+        method,
+        bits,
+        group_size,
+        desc_act,
+        symmetric,
+        calibration and calibration.absolute(),
+        output_id=output_id,
     )
     run_quantize(wish, Settings(), catalog, _fail)
 

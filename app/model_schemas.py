@@ -27,6 +27,7 @@ class QuantizeBody(Incoming):
     bits: int = Field(default=4, ge=2, le=8)
     group_size: int = Field(default=128, ge=-1, le=65536)
     desc_act: bool = False
+    symmetric: bool = False
     calibration: Text | None = Field(default=None, min_length=1, max_length=1000)
     calibration_text: Text | None = Field(default=None, min_length=1)
     output_id: Text | None = Field(default=None, min_length=1, max_length=200)

@@ -42,7 +42,8 @@ class QuantizeError(Exception):
 @dataclass(frozen=True, slots=True)
 class QuantizeWish:
     """What to make of which model. method, output_id: None for the format's own and for one made from the rest.
-    calibration, calibration_text: a text file or the text; with neither the model writes its own."""
+    symmetric: GPTQ codes whose zero is the middle one. calibration, calibration_text: a text file or the text; with
+    neither the model writes its own."""
 
     model_id: str
     format: str
@@ -50,6 +51,7 @@ class QuantizeWish:
     bits: int = 4
     group_size: int = 128
     desc_act: bool = False
+    symmetric: bool = False
     calibration: Path | None = None
     calibration_text: str | None = None
     output_id: str | None = None
@@ -147,6 +149,7 @@ class Quantizer:
             "bits": wish.bits,
             "group_size": wish.group_size,
             "desc_act": wish.desc_act,
+            "symmetric": wish.symmetric,
             "calibration": None if calibration is None else str(calibration),
             "num_threads": None,
             "seed": 0,

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.decode import default_model
 from bench.tiny_model import OTHER_TEXT, train, write_texts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,7 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
 def main() -> None:
     """Measures what is missing and prints the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.quantise", description=__doc__)
-    parser.add_argument("model", type=Path, help="the default model's GGUF file")
+    parser.add_argument("model", nargs="?", type=Path, help="the default model's GGUF file, fetched if absent")
     parser.add_argument("--work", type=Path, default=WORK)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
@@ -43,13 +44,14 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("default", "tiny"))
     arguments = parser.parse_args()
+    model = arguments.model or default_model()
     shared = {"group_size": arguments.group_size, "rows": arguments.rows, "num_threads": arguments.threads}
     rows: list[tuple[str, str, dict[str, Any]]] = []
     if arguments.only != "tiny":
-        rows += _results("default model", arguments.work, arguments.model, arguments.cases, shared)
+        rows += _results("default model", arguments.work, model, arguments.cases, shared)
     if arguments.only != "default":
         texts, tiny = arguments.work / "texts", arguments.work / "tiny-model"
-        write_texts(arguments.model, texts, arguments.text_rows, arguments.threads)
+        write_texts(model, texts, arguments.text_rows, arguments.threads)
         train(texts, tiny)
         own = shared | {"calibration": str(texts / OTHER_TEXT)}
         rows += _results("tiny fp32 model", arguments.work, tiny, arguments.cases, own)

@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -22,6 +21,7 @@ from engine.checkpoint.hf_config import read_config
 from engine.config import ModelConfig
 from engine.layers.rotary import RotaryTables
 from engine.train.calibration import rows_by_model
+from engine.train.compute import rounded_products
 from engine.train.forward import LayerForward, embed, logits
 from engine.vocab import load_vocab
 
@@ -46,7 +46,6 @@ def write_texts(model: Path, folder: Path, rows: int, threads: int) -> None:
 
 def train(texts: Path, folder: Path) -> float:
     """Writes the trained model into `folder`, on one thread; returns its last training loss in nats a token."""
-    torch.set_num_threads(1)
     if (folder / "model.safetensors").is_file():
         return float(json.loads((folder / "training.json").read_text())["loss"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,9 +57,8 @@ def train(texts: Path, folder: Path) -> float:
     (folder / "config.json").write_text(json.dumps(settings, indent=2))
     config = read_config(folder / "config.json", settings)
     weights = _initial(config)
-    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    matmul.fp32_precision = "bf16"  # factors of products are rounded where the CPU is faster so; all else is fp32
-    loss = _fit(weights, config, torch.tensor(tokenizer.encode(text).ids), folder / "training.safetensors")
+    with rounded_products(1):
+        loss = _fit(weights, config, torch.tensor(tokenizer.encode(text).ids), folder / "training.safetensors")
     (folder / "training.json").write_text(json.dumps({"loss": loss, "steps": STEPS}))
     save_file({name: tensor.detach() for name, tensor in weights.items()}, folder / "model.safetensors")
     return loss

@@ -14,8 +14,7 @@ import math
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from engine.layers.rotary import RotaryTables
 from engine.train.awq import AwqOptions
 from engine.train.calibration import Rows, rows_by_model, rows_of_file
 from engine.train.card import write_card
+from engine.train.compute import rounded_products
 from engine.train.export_config import export_config, source_folder_files
 from engine.train.forward import LayerForward, embed
 from engine.train.gptq import GptqOptions
@@ -59,22 +59,8 @@ def quantize(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
     export_config(source.info, torch.float16)
     if source.info.format == "gguf":
         convert_gguf_tokenizer(source.info)  # what cannot be written at the end is refused now
-    with torch.inference_mode(), _compute(request.threads):
+    with torch.inference_mode(), rounded_products(request.threads):
         return _Quantisation(request, source, report).run()
-
-
-@contextmanager
-def _compute(threads: int) -> Iterator[None]:
-    """Products of fp32 matrices from factors rounded to bf16 where the CPU is faster at them; sums stay fp32."""
-    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before, threads_before = matmul.fp32_precision, torch.get_num_threads()
-    matmul.fp32_precision = "bf16"
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
-        torch.set_num_threads(threads_before)
 
 
 class _Quantisation:

@@ -85,6 +85,7 @@ def test_the_process_is_told_the_wish(home: Path) -> None:
             "bits": 8,
             "group_size": 64,
             "desc_act": True,
+            "symmetric": True,
             "calibration_text": "Of wind and tide.",
         }
         job = client.job(client.post(f"/api/models/{MODEL}/quantize", json=wish))
@@ -101,6 +102,7 @@ def test_the_process_is_told_the_wish(home: Path) -> None:
         "bits": 8,
         "group_size": 64,
         "desc_act": True,
+        "symmetric": True,
         "num_threads": None,
         "seed": 0,
     }

@@ -28,7 +28,9 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_training_goes_on_from_its_last_checkpoint_to_the_same_weights(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    precision = torch.backends.mkldnn.matmul.fp32_precision
     loss = train(small, small / "whole")
+    assert torch.backends.mkldnn.matmul.fp32_precision == precision
     batches, seen = tiny_model._batches, []
 
     def interrupted(token_ids: Any, first: int) -> Any:

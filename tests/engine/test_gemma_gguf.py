@@ -18,7 +18,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from engine.checkpoint import CheckpointInfo, read_checkpoint
 from engine.core.sampling_params import SamplingParams
-from engine.models.loader import iter_weights
+from engine.models.loader import iter_numbers
 from engine.vocab import load_vocab
 from tests.conftest import CACHE
 from tests.engine import transformers_oracle as oracle
@@ -80,7 +80,7 @@ def transformers_model(info: CheckpointInfo) -> Gemma3ForCausalLM:
         max_position_embeddings=32768,
     )
     model = Gemma3ForCausalLM(config)
-    weights = dict(iter_weights(info, torch.float32, lambda done, total: None))
+    weights = dict(iter_numbers(info, torch.float32, lambda done, total: None))
     keys = model.load_state_dict(weights, strict=False, assign=True)
     assert (keys.unexpected_keys, keys.missing_keys) == ([], ["lm_head.weight"])
     model.tie_weights()
