@@ -249,18 +249,24 @@ def command(home: Path, *arguments: str, mode: str = "normal") -> tuple[list[str
     return [*start, *arguments], {**os.environ, "PIZARRA_JOBS_COMMAND": " ".join(job_command(mode))}
 
 
+def steps_done(home: Path) -> str:
+    """What the stand-in has kept of its work; "" before there is anything."""
+    steps = home / "tmp" / "quantize" / f"{MADE}.partial" / "steps"
+    return steps.read_text() if steps.exists() else ""
+
+
 def test_the_command_stops_at_a_checkpoint_and_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     argv, environment = command(home, "--format", "awq", "--group-size", "32", mode="slow")
     process = subprocess.Popen(argv, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    said = ""
-    while "layers 1" not in said:
-        said += process.stderr.readline()
-    steps = home / "tmp" / "quantize" / f"{MADE}.partial" / "steps"
-    Client.until(lambda: steps.read_text() == "2")
-    process.send_signal(signal.SIGINT)
-    rest = process.stderr.read()
-    assert process.wait(20) == 130
+    try:
+        assert process.stderr is not None
+        Client.until(lambda: steps_done(home) == "2", 30)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(20) == 130
+    finally:
+        process.kill()
+    assert "layers 1" in rest
     assert "The same command goes on from there" in rest
     assert "Traceback" not in rest
     monkeypatch.setenv("PIZARRA_JOBS_COMMAND", " ".join(job_command()))
@@ -274,7 +280,7 @@ def test_the_command_stops_at_a_checkpoint_and_goes_on(home: Path, monkeypatch: 
 def test_work_ends_when_its_reader_was_killed(home: Path) -> None:
     argv, environment = command(home, "--format", "awq", "--group-size", "32", mode="slow")
     process = subprocess.Popen(argv, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
-    Client.until(lambda: (home / "tmp" / "quantize" / f"{MADE}.partial" / "steps").exists(), 20)
+    Client.until(lambda: steps_done(home) != "", 30)
     workers = children_of(process.pid)
     process.kill()
     process.wait(10)
