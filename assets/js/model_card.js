@@ -142,7 +142,7 @@ function actions(row, context) {
         h("a", { class: "pz-button pz-primary", href: `/chat?model=${encodeURIComponent(row.id)}` }, icon("chat"), h("span", {}, t("chat_with"))),
         unload(false),
         check(row),
-        quantize(row),
+        iconButton("sliders", t("quantize"), () => openQuantizeDialog(row)), // four words would not stand in one row
       ];
     case "unloading":
       return unload(true);

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.kv_error import TEXT
 from bench.random_checkpoint import FORMATS, GGUF_FORMATS, write_random
 from bench.transformers_llama import build, export
+from engine.checkpoint import read_checkpoint
 from engine.core.sampling_params import SamplingParams
 from engine.vocab import load_vocab
 from kernels.group_quant import GroupQuant
@@ -57,25 +59,27 @@ def test_company_changes_no_token(form: str, dtype: str, tmp_path: Path) -> None
     assert together == {name: complete(alone, {name: request})[name] for name, request in prompts.items()}
 
 
-def test_the_default_model_is_nearer_to_its_weights_in_codes_than_in_bf16(
+def test_the_default_model_in_codes_is_its_bf16_within_rounding_at_a_third_of_the_memory(
     default_model_path: Path, tmp_path: Path
 ) -> None:
-    """bf16 cannot hold scale * code + minimum: dequantised weights are rounded, codes are not."""
-    from engine.checkpoint import read_checkpoint
-
+    """Both compute in bf16, and miss fp32's logits by about as much; over a text, since single rows scatter."""
     export(read_checkpoint(default_model_path), tmp_path / "bf16", torch.bfloat16)
     options = {"max_num_seqs": 64, "max_model_len": 256, "max_num_batched_tokens": 64}
-    prompt = load_vocab(default_model_path).encode("The blackboard was green, and nobody had wiped it since Friday.")
-    exact = load(default_model_path, dtype="float32", **options)
-    truth = prompt_logits(exact.runner, prompt)
-    del exact
-    errors, sizes = [], []
-    for path in (default_model_path, tmp_path / "bf16"):
-        loaded = load(path, dtype="bfloat16", **options)
-        errors.append(float((prompt_logits(loaded.runner, prompt) - truth).square().mean().sqrt()))
-        sizes.append(loaded.runner.weights_bytes)
-    assert errors[0] < errors[1]
-    assert sizes[0] <= 0.4 * sizes[1]
+    tokens = load_vocab(default_model_path).encode(" ".join(TEXT.split()))
+    pieces = [tokens[first : first + 60] for first in range(0, 120, 60)]
+
+    def logits(path: Path, dtype: str) -> tuple[torch.Tensor, int]:
+        runner = load(path, dtype=dtype, **options).runner
+        return torch.cat([prompt_logits(runner, piece) for piece in pieces]), runner.weights_bytes
+
+    truth, _ = logits(default_model_path, "float32")
+    (codes, codes_bytes), (plain, plain_bytes) = (
+        logits(path, "bfloat16") for path in (default_model_path, tmp_path / "bf16")
+    )
+    errors = [(found - truth).square().mean().sqrt() for found in (codes, plain)]
+    assert errors[0] <= 1.25 * errors[1]
+    assert errors[0] < 0.05 * truth.square().mean().sqrt()
+    assert codes_bytes <= 0.4 * plain_bytes
 
 
 def test_groups_that_the_kernels_do_not_take_run_and_are_told(tmp_path: Path) -> None:
