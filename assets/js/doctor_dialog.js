@@ -3,6 +3,7 @@
 import { api } from "./api.js";
 import { openDialog } from "./dialog.js";
 import { button, fill, h, icon } from "./dom.js";
+import { factList } from "./fact_list.js";
 import { bytes, number, parameters, t, word } from "./i18n.js";
 
 const SIGN = { ok: "check", note: "info", bad: "warning" };
@@ -55,13 +56,7 @@ function facts(checkpoint) {
     [t("on_disk"), size(checkpoint.bytes_on_disk, checkpoint.bits_per_weight_on_disk)],
     [t("in_memory"), size(checkpoint.bytes_in_memory, checkpoint.bits_per_weight)],
   ];
-  return h(
-    "dl",
-    { class: "pz-model-facts" },
-    known
-      .filter(([, value]) => value)
-      .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", { class: "pz-figure" }, value))),
-  );
+  return factList(known);
 }
 
 /** GGUF is a file's form and a way of storing matrices: it is said once. */

@@ -4,6 +4,7 @@ import { api } from "./api.js";
 import { confirmDialog } from "./dialog.js";
 import { openDoctorDialog } from "./doctor_dialog.js";
 import { button, h, icon, iconButton } from "./dom.js";
+import { factList } from "./fact_list.js";
 import { bytes, number, parameters, t, word } from "./i18n.js";
 import { jobLine, logTail } from "./job_line.js";
 import { cancelJob, isRunning, startUnload } from "./jobs.js";
@@ -51,13 +52,7 @@ function facts(row) {
     [t("format"), row.format],
     [t("licence"), row.license && licence(row)],
   ];
-  return h(
-    "dl",
-    { class: "pz-model-facts" },
-    known
-      .filter(([, value]) => value)
-      .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", { class: "pz-figure" }, value))),
-  );
+  return factList(known);
 }
 
 function licence(row) {

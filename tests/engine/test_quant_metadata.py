@@ -12,14 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.checkpoint import CheckpointError, CheckpointInfo, read_checkpoint
+from engine.checkpoint import CheckpointError, read_checkpoint
 from engine.checkpoint.packed import quantization_notes
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 from tests.engine.tiny_families import family_checkpoint
 from tests.engine.tiny_packed import (
+    UP,
     Recipe,
     awq_gemm,
     configure,
+    dtype_of,
     gptq_recipe,
     in_layers,
     int8_recipe,
@@ -27,12 +29,6 @@ from tests.engine.tiny_packed import (
     packed_tiny,
     quantise,
 )
-
-UP = "model.layers.0.mlp.up_proj"
-
-
-def dtype_of(info: CheckpointInfo, module: str = UP) -> str:
-    return info.tensors[f"{module}.weight"].dtype
 
 
 def refused(folder: Path, finding: str) -> None:

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from engine.checkpoint import CheckpointError, CheckpointInfo, UnsupportedCheckpointError, read_checkpoint
+from engine.checkpoint import CheckpointError, UnsupportedCheckpointError, read_checkpoint
 from engine.checkpoint.packed import PACKED_METHODS
 from engine.quant import gptq
 from tests.engine.tiny_checkpoint import tiny_config, tiny_llama_checkpoint
 from tests.engine.tiny_families import family_checkpoint
 from tests.engine.tiny_foreign import foreign_checkpoint
 from tests.engine.tiny_packed import (
+    UP,
     Recipe,
     awq_gemm,
     configure,
+    dtype_of,
     gptq_recipe,
     in_layers,
     int8_recipe,
@@ -28,12 +30,7 @@ from tests.engine.tiny_packed import (
     quantise,
 )
 
-UP = "model.layers.0.mlp.up_proj"
 Edit = Callable[[dict[str, torch.Tensor]], None]
-
-
-def dtype_of(info: CheckpointInfo, module: str = UP) -> str:
-    return info.tensors[f"{module}.weight"].dtype
 
 
 def refused(folder: Path, finding: str, kind: type[CheckpointError] = CheckpointError) -> None:

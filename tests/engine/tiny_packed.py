@@ -16,12 +16,18 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.checkpoint import TensorInfo
+from engine.checkpoint import CheckpointInfo, TensorInfo
 from engine.checkpoint.info import BlockLayout, GroupScheme
 from engine.quant import awq, compressed_tensors, gptq
 from tests.engine.tiny_checkpoint import tiny_config, tiny_weights
 
 Stored = dict[str, torch.Tensor]
+UP = "model.layers.0.mlp.up_proj"
+
+
+def dtype_of(info: CheckpointInfo, module: str = UP) -> str:
+    """The storage format that a module was read as."""
+    return info.tensors[f"{module}.weight"].dtype
 
 
 @dataclass(frozen=True)
