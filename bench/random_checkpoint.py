@@ -108,7 +108,7 @@ def _write_gguf(path: Path, settings: dict[str, Any], form: str, generator: torc
         if len(shape) == 1:
             data, type_id = bytes(torch.ones(shape).view(torch.uint8).numpy()), type_ids["F32"]
         else:
-            data, type_id = _blocks(shape, form, generator), type_ids[form]
+            data, type_id = bytes(random_blocks(shape, form, generator).numpy()), type_ids[form]
         stored[gguf_name(name)] = StoredTensor(shape, type_id, data)
     return write_gguf(path, gguf_metadata(settings), stored)
 
@@ -126,11 +126,11 @@ _SCALES: dict[str, tuple[int, tuple[float, ...]]] = {
 }
 
 
-def _blocks(shape: tuple[int, ...], form: str, generator: torch.Generator) -> bytes:
-    """Random blocks with sane scales."""
+def random_blocks(shape: tuple[int, ...], form: str, generator: torch.Generator) -> torch.Tensor:
+    """Blocks of a GGUF format with random codes and sane scales, uint8 [blocks, bytes of one]."""
     layout, (start, scales) = STORAGE_FORMATS[form], _SCALES[form]
     count = shape[0] * shape[1] // layout.elements
     blocks = torch.randint(256, (count, layout.nbytes), dtype=torch.uint8, generator=generator)
     halves = torch.tensor([scales], dtype=torch.float64).div_(shape[1] ** 0.5).to(torch.float16)
     blocks[:, start : start + 2 * len(scales)] = halves.view(torch.uint8)
-    return bytes(blocks.numpy())
+    return blocks
