@@ -7,7 +7,7 @@ BIN := .venv/bin
 BOOTSTRAP := PYTHON="$(PYTHON)" sh scripts/bootstrap.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench bench-serving bench-memory bench-quantise bench-interchange soak gpu-check clean
+.PHONY: help run test check bench bench-serving bench-compare bench-memory bench-quantise bench-interchange soak gpu-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -35,8 +35,13 @@ bench: ## Measure decoding against transformers on this machine
 
 bench-serving: ## Measure serving against vLLM (set up in .cache/peers) and transformers
 	@$(BOOTSTRAP)
-	@PYTHON="$(PYTHON)" sh bench/peers.sh .cache/peers/vllm
+	@PYTHON="$(PYTHON)" sh bench/peers.sh vllm
 	$(BIN)/python -m bench.serving --vllm .cache/peers/vllm $(ARGS)
+
+bench-compare: ## Measure decoding and prefill against OpenVINO GenAI, llama.cpp and vLLM (set up in .cache/peers) and transformers
+	@$(BOOTSTRAP)
+	@PYTHON="$(PYTHON)" sh bench/peers.sh openvino llama.cpp vllm
+	$(BIN)/python -m bench.compare --write docs/compare.md $(ARGS)
 
 bench-memory: ## Load every weight format at 0.5 and 1 B parameters, and hold the memory taken against the estimate
 	@$(BOOTSTRAP) --extra dev

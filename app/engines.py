@@ -36,7 +36,7 @@ from app.text import ChatTemplateError
 from app.writes import unwatched
 from db.rows import EngineRunRow
 from db.store import Store
-from engine.config import ConfigError, EffectiveSetting, LoadOptions, check_kv_cache_dtype
+from engine.config import ConfigError, EffectiveSetting, LoadOptions, check_kernel_backend, check_kv_cache_dtype
 from engine.protocol import EngineReady
 from engine.vocab import Vocab, VocabError, load_vocab
 
@@ -221,10 +221,11 @@ class Engines:
         """What a load would take, from the checkpoint's header and the memory that is free now."""
         model = await self.local(model_id)
         device, available, total = self.free_memory(options.device)
-        try:
-            check_kv_cache_dtype(options, device)
-        except ConfigError as error:
-            raise ApiError(400, str(error), param="options.kv_cache_dtype") from error
+        for name, check in (("kv_cache_dtype", check_kv_cache_dtype), ("kernel_backend", check_kernel_backend)):
+            try:
+                check(options, device)
+            except ConfigError as error:
+                raise ApiError(400, str(error), param=f"options.{name}") from error
         assert model.info is not None
         held = memory_holders(device, total - available, self._latest_sample(), self.snapshots())
         return estimate(model.info, options, available, total, device, held)

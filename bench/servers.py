@@ -1,4 +1,4 @@
-"""Real servers to measure and to press: Pizarra's and vLLM's, each started as its users start it.
+"""Real servers to measure and to press: Pizarra's, vLLM's and llama.cpp's, each started as its users start it.
 
 Owns their processes, their address and what they were started with. Knows nothing of what is sent to them. Invariant:
 whatever was started has ended when its `with` block ends.
@@ -117,8 +117,8 @@ def _ended(job: dict[str, Any]) -> dict[str, Any] | None:
 
 
 @dataclass
-class VllmServer:
-    """`vllm serve`."""
+class PeerServer:
+    """A server of another engine."""
 
     url: str
     running: ServerProcess
@@ -156,17 +156,31 @@ def pizarra(
 @contextmanager
 def vllm(
     environment: Path, model: Path, log: Path, variables: Mapping[str, str], options: Sequence[str]
-) -> Iterator[VllmServer]:
+) -> Iterator[PeerServer]:
     """`vllm serve` on a Hugging Face folder. environment: what bench/peers.sh made. options: of the command line."""
+    command = [str(environment / "bin" / "vllm"), "serve", str(model), *options, "--disable-uvicorn-access-log"]
+    with _peer(command, log, variables) as server:
+        yield server
+
+
+@contextmanager
+def llama_server(
+    programs: Path, model: Path, log: Path, variables: Mapping[str, str], options: Sequence[str]
+) -> Iterator[PeerServer]:
+    """`llama-server` on a GGUF file. programs: the folder that bench/peers.sh built. options: of the command line."""
+    with _peer([str(programs / "llama-server"), "-m", str(model), *options], log, variables) as server:
+        yield server
+
+
+@contextmanager
+def _peer(command: Sequence[str], log: Path, variables: Mapping[str, str]) -> Iterator[PeerServer]:
     port = _free_port()
-    command = [str(environment / "bin" / "vllm"), "serve", str(model), "--host", "127.0.0.1", "--port", str(port)]
-    command += [*options, "--disable-uvicorn-access-log"]
-    running = ServerProcess(command, log, log.parent, variables)
+    running = ServerProcess([*command, "--host", "127.0.0.1", "--port", str(port)], log, log.parent, variables)
     try:
         url = f"http://127.0.0.1:{port}"
         with _client(url) as client:
             running.until("answer", lambda: _is_healthy(client))
-        yield VllmServer(url, running)
+        yield PeerServer(url, running)
     finally:
         running.stop()
 

@@ -95,7 +95,7 @@ def _head(measured: Measured, arguments: argparse.Namespace, command_line: Seque
     bandwidths = " and ".join(f"{each / 1e9:.1f}" for each in measured.bandwidths)
     idle = [f"{name} {max(shares):.1%}" for name, shares in measured.idle_shares.items() if shares]
     run = (
-        f"`python -m bench.serving {shlex.join(command_line)}` wrote this page on {today}: {_machine()}, "
+        f"`python -m bench.serving {shlex.join(command_line)}` wrote this page on {today}: {machine()}, "
         f"{arguments.threads} threads for each engine, read bandwidth before and after {bandwidths} GB/s."
     )
     work = (
@@ -205,7 +205,7 @@ def _interleaving(measured: Measured) -> list[str]:
     return ["", title, "", what, "", *interleaving_table(measured.interleaved)]
 
 
-def _machine() -> str:
+def machine() -> str:
     """The CPU's name, its cores in use and the extensions that matter."""
     found: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from engine.config import DTYPES, ConfigError, LoadOptions
+from engine.config import DTYPES, KERNEL_BACKENDS, ConfigError, LoadOptions
 from engine.core.sampling_params import SamplingError, SamplingParams
 from engine.loading import LoadError, load_engine
 from engine.vocab import Vocab, VocabError, load_vocab
@@ -22,13 +22,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--dtype", choices=DTYPES, default="auto")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--kernel-backend", choices=KERNEL_BACKENDS, default="auto")
+    parser.add_argument("--recorded-steps", action=argparse.BooleanOptionalAction, default=True)
     arguments = parser.parse_args()
     try:
         sampling = SamplingParams(
             temperature=arguments.temperature, seed=arguments.seed, max_tokens=arguments.max_tokens
         )
         vocab = load_vocab(arguments.model)
-        options = LoadOptions(dtype=arguments.dtype, num_threads=arguments.threads)
+        options = LoadOptions(
+            dtype=arguments.dtype,
+            num_threads=arguments.threads,
+            kernel_backend=arguments.kernel_backend,
+            recorded_steps=arguments.recorded_steps,
+        )
         loaded = load_engine(arguments.model, options, lambda stage, done, total, message: None)
     except (SamplingError, VocabError, ConfigError, LoadError) as error:
         print(f"error: {error}", file=sys.stderr)

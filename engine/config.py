@@ -7,6 +7,7 @@ Invariant: an option that cannot be honoured is refused or listed as an `Effecti
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 MIB = 1024 * 1024
@@ -36,6 +37,8 @@ class LoadOptions:
     long_prefill_token_threshold: int = 0  # most tokens of one request in a step; 0: only max_num_batched_tokens counts
     num_threads: int | None = None  # CPU threads; None: the cores of this machine, divided among loaded engines
     tensor_parallel_size: int = 1  # refused above 1 until it exists
+    recorded_steps: bool = True  # the kernels of a step are recorded once and replayed without Python; False: never
+    kernel_backend: str = "auto"  # "auto": the device's own | "cpu_ops" | "triton_ops" | "reference": for every op
 
     def __post_init__(self) -> None:
         if self.tensor_parallel_size != 1:
@@ -61,12 +64,15 @@ class LoadOptions:
             raise ConfigError(f"dtype={self.dtype!r}: known are {', '.join(DTYPES)}")
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             raise ConfigError(f"kv_cache_dtype={self.kv_cache_dtype!r}: known are {', '.join(KV_CACHE_DTYPES)}")
+        if self.kernel_backend not in KERNEL_BACKENDS:
+            raise ConfigError(f"kernel_backend={self.kernel_backend!r}: known are {', '.join(KERNEL_BACKENDS)}")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ConfigError(f"device={self.device!r}: known are auto, cpu, cuda")
 
 
 DTYPES = ("auto", "bfloat16", "float32", "float64")
 KV_CACHE_DTYPES = ("auto", "int8", "fp8")
+KERNEL_BACKENDS = ("auto", "cpu_ops", "triton_ops", "reference")
 FP8_CAPABILITY = (8, 9)  # the first CUDA devices that compute with e4m3
 
 
@@ -82,6 +88,23 @@ def check_kv_cache_dtype(options: LoadOptions, device: str, capability: tuple[in
         f'kv_cache_dtype="fp8": needs a CUDA device of compute capability {FP8_CAPABILITY[0]}.{FP8_CAPABILITY[1]} or '
         f'more, {found}; use "int8", which takes as little memory on every device'
     )
+
+
+def check_kernel_backend(options: LoadOptions, device: str) -> None:
+    """Refuses a `kernel_backend` that cannot run there. ConfigError.
+
+    device: "cpu" | "cuda". On a CPU Triton has only its interpreter, which this process's TRITON_INTERPRET=1 chooses.
+    """
+    wish, interpreted = options.kernel_backend, os.environ.get("TRITON_INTERPRET") == "1"
+    if wish == "cpu_ops" and device != "cpu":
+        raise ConfigError('kernel_backend="cpu_ops": runs on a CPU, the device is a GPU; use "auto" or "triton_ops"')
+    if wish == "cpu_ops" and options.dtype == "float64":
+        raise ConfigError('kernel_backend="cpu_ops": has no kernels for float64; use "reference"')
+    if wish == "triton_ops" and device == "cpu" and not (interpreted and options.dtype == "float32"):
+        raise ConfigError(
+            'kernel_backend="triton_ops": on a CPU these run in Triton\'s interpreter alone, slowly and for tests: '
+            f'set TRITON_INTERPRET=1 and dtype="float32" (found dtype={options.dtype!r}), or use "cpu_ops"'
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from engine.models.registry import UnsupportedModel
 from engine.runner.exactness import Exactness, probe
 from engine.runner.load_plan import LoadPlan, plan_load
 from engine.runner.model_runner import ModelRunner, Progress
+from engine.runner.recorded_step import recording_settings
 from engine.sample.grammar import GrammarCompiler
 from engine.vocab import load_vocab
 from kernels.group_quant import ROWS, GroupQuant
@@ -57,7 +58,8 @@ def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedE
     info = _typed(lambda: read_checkpoint(path))
     plan = _typed(lambda: plan_load(info, options))
     runner = _typed(lambda: ModelRunner(info, options, plan, progress))
-    progress("warm_up", 0, 0, "probing exactness")
+    progress("warm_up", 0, 0, "recording steps, probing exactness")
+    runner.prepare()
     exactness = probe(runner, options, plan.kv.num_blocks, plan.kv.max_model_len)
     engine = Engine(
         runner,
@@ -70,7 +72,12 @@ def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedE
         model_identity=f"{info.path}\0{info.weights_bytes_on_disk}\0{plan.dtype}\0{plan.kv_dtype}",
         grammars=GrammarCompiler(lambda: _token_table(path), info.config.vocab_size, info.config.eos_token_ids),
     )
-    settings = [*plan.settings, *_kernel_settings(runner), *_slow_weights(runner)]
+    settings = [
+        *plan.settings,
+        *_kernel_settings(runner),
+        *_slow_weights(runner),
+        *recording_settings(runner.recorder),
+    ]
     return LoadedEngine(engine, runner, info, plan, exactness, settings, time.monotonic() - start)
 
 

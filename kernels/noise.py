@@ -9,6 +9,7 @@ vectors. Words are held in int64 tensors, since torch has no full uint32 arithme
 from __future__ import annotations
 
 import enum
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ MULTIPLIER_0, MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
 ROUNDS = 10
 LANES = 4  # words of one Philox block, given to four neighbouring token ids
+
+Word = TypeVar("Word", Tensor, int)
 
 
 class Stream(enum.IntEnum):
@@ -30,8 +33,8 @@ class Stream(enum.IntEnum):
     DRAFT = 4
 
 
-def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> list[Tensor]:
-    """Four words, each an int64 tensor of values below 2^32, from a 128-bit counter and a 64-bit key of such words."""
+def philox4x32(counter: tuple[Word, Word, Word, Word], key: tuple[Word, Word]) -> list[Word]:
+    """Four words from a 128-bit counter and a 64-bit key of words: numbers below 2^32, or int64 tensors of such."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
@@ -61,7 +64,8 @@ def gumbel_vocabulary(
 
 def uniform(seed: int, position: int, sample_index: int, stream: int) -> float:
     """One number in (0, 1) for one position of one request: the lane of token id 0."""
-    return float(_to_uniform(_words(torch.zeros(1, dtype=torch.int64), seed, position, sample_index, stream)[0]))
+    words = philox4x32((0, position, sample_index, int(stream)), (seed & MASK32, (seed >> 32) & MASK32))
+    return (words[0] + 0.5) / 2.0**32
 
 
 def _words(blocks: Tensor, seed: int, position: int, sample_index: int, stream: int) -> Tensor:

@@ -41,6 +41,7 @@ class AttentionMetadata:
     slot_mapping:    int64 [T]  block_id * B + offset where the row's key and value go; -1 for padding rows
     block_tables:    int32 [R, max_blocks]  unused entries are 0, the null block
     query_start_loc: R + 1 row numbers; request r owns rows query_start_loc[r] to query_start_loc[r + 1] - 1
+    query_starts:    int32 [R + 1]  the same on the device; a request that owns no rows pads the step
     row_request:     int32 [T]  the request of each row, -1 for padding rows
     """
 
@@ -48,6 +49,7 @@ class AttentionMetadata:
     slot_mapping: Tensor
     block_tables: Tensor
     query_start_loc: Sequence[int]
+    query_starts: Tensor
     row_request: Tensor
 
 
@@ -130,8 +132,10 @@ class GroupLinear(Protocol):
     def __call__(self, out: Tensor, x: Tensor, weight: GroupQuant, bias: Tensor | None) -> None:
         """out [T, N] = x [T, K] @ w^T + bias [N], w the numbers that `weight` [N, K] stands for (see GroupQuant).
 
-        As a sum over groups g: scale * sum(x * code) + minimum * sum(x), all in fp32; codes are exact. `out` and
-        `bias` as in `Linear`. x is in the order of the activations, whatever `weight.perm` says.
+        As a sum over groups g: scale * sum(x * code) + minimum * sum(x), all in fp32; codes are exact. A backend may
+        take bf16 activations as fixed-point numbers of 16 bits, a group or 128 inputs of it at a time: off by at most
+        2^-16 of the largest one's power of two, far less than what bf16 rounded off that one. `out` and `bias` as in
+        `Linear`. x is in the order of the activations, whatever `weight.perm` says.
         """
 
 
@@ -214,13 +218,82 @@ class GatherRows(Protocol):
         """out [S, H] = x [T, H] at rows int64 [S]."""
 
 
+class Peaks(Protocol):
+    def __call__(self, values: Tensor, ids: Tensor, scores: Tensor) -> None:
+        """values [R], ids int64 [R] = the largest number of each row of scores [R, V] and where it stands.
+
+        scores, values fp32 (fp64 for a float64 model). Ties to the lowest id; a row with a NaN in it has the value NaN
+        and the id of its first one.
+        """
+
+
+class FilterScores(Protocol):
+    def __call__(self, out: Tensor, logits: Tensor, settings: Tensor) -> None:
+        """out [R, V] = logits [R, V] / temperature, -inf for tokens that top_k, top_p or min_p drop, in this order.
+
+        settings fp64 [R, 4]: temperature, top_k (0: all), top_p (1: all), min_p (0: none). A row with the temperature 0
+        is passed over: its `out` stays as it is. Of a row's tokens that are not -inf, top_k keeps the k largest; top_p
+        of these the smallest set, largest first, that holds the share; min_p those with at least the share of the
+        largest one's probability. Ties with the last token kept are kept. `out` may be `logits`.
+
+        So that top_p is the same whatever order sums run in, probability counts in whole units: a token has
+        round(exp(score - largest) * 2^40) of them, computed in fp64, and a set holds the share when its units come to
+        ceil(top_p * all units) or more.
+        """
+
+
+class LogProbabilities(Protocol):
+    def __call__(self, out: Tensor, top_values: Tensor, top_ids: Tensor, scores: Tensor, token_ids: Tensor) -> None:
+        """out [R] = log softmax of scores [R, V] at token_ids int64 [R]; top_values, top_ids int64 [R, n]: the largest.
+
+        fp32 (fp64 for a float64 model), sums in fp64. Largest first, ties to the lowest id; where fewer than n are
+        above -inf the rest is -inf with the id -1. n may be 0. A row whose token id is below 0 is passed over: what
+        stands in its outputs stays.
+        """
+
+
+class VerifyMatch(Protocol):
+    def __call__(self, out: Tensor, num_accepted: Tensor, drawn: Tensor, drafts: Tensor, starts: Tensor) -> None:
+        """Accepts drafts while they equal what the target drew (arXiv 2408.07978), for each of R requests.
+
+        Request r owns rows starts[r] to starts[r + 1] - 1 (int32 [R + 1]) of drawn int64 [S], the target's tokens
+        after each of its rows, and of drafts int64 [S]: the draft that follows a row, and -1 in its last row.
+        num_accepted int32 [R]: how many of its first drafts equal drawn. out int64 [S]: drawn up to the first that
+        differs and with it, or with the token after the last draft; -1 behind.
+        """
+
+
+class VerifyRejection(Protocol):
+    def __call__(
+        self,
+        out: Tensor,
+        num_accepted: Tensor,
+        scores: Tensor,
+        draft_scores: Tensor,
+        drafts: Tensor,
+        starts: Tensor,
+        addresses: Tensor,
+    ) -> None:
+        """Modified rejection sampling (arXiv 2211.17192, 2302.01318), for each of R requests.
+
+        starts, drafts, out and num_accepted are as in `VerifyMatch`.
+
+        p = softmax(scores [S, V]), q = softmax(draft_scores [S, V]), both fp32 and -inf where a token is out (the last
+        row's draft_scores are not read). Row i's draft is accepted where u < p / q, u `kernels.noise.uniform` of its
+        addresses [S, 4] (as in `Draw`) with stream ACCEPT; the first that is not is replaced by a draw from the
+        normalised positive part of p - q with the noise of stream RESIDUAL; after all, a draw from p with stream
+        TARGET. p, q and sums in fp64. Rows past starts[R] are padding.
+        """
+
+
 class Draw(Protocol):
     def __call__(self, out: Tensor, scores: Tensor, addresses: Tensor) -> None:
         """out int64 [R] = for each row the token v that maximises scores [R, V] + noise; ties to the lowest id.
 
         scores fp32 (fp64 for a float64 model), -inf where a token is out, with at least one finite score a row. The
         noise is `kernels.noise.gumbel` at addresses int64 [R, 4]: seed (its 64 bits), position, sample index, stream.
-        Sums run in fp64. This draws exactly from softmax(scores) (the Gumbel-max trick).
+        Sums run in fp64. This draws exactly from softmax(scores) (the Gumbel-max trick). A row whose stream is below 0
+        is passed over: its `out` stays as it is.
         """
 
 
@@ -250,4 +323,9 @@ class Ops:
     gelu_mul: GeluMul
     mixture_mlp: MixtureMlp
     gather_rows: GatherRows
+    peaks: Peaks
+    filter_scores: FilterScores
+    log_probabilities: LogProbabilities
     draw: Draw
+    verify_match: VerifyMatch
+    verify_rejection: VerifyRejection

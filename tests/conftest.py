@@ -33,12 +33,14 @@ os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
 # torch's threads spin while they wait for each other; with more of them than cores most of the time goes into that.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("TRITON_INTERPRET", "1")  # the Triton kernels are tested on the CPU; read when triton is imported
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 for name in [name for name in os.environ if name.startswith("PIZARRA_") and name not in KEPT_VARIABLES]:
     del os.environ[name]
 
 os.environ["PIZARRA_KERNEL_CACHE"] = str(CACHE / "kernels")  # each test has a home of its own; one build serves all
+os.environ.setdefault("TRITON_CACHE_DIR", str(CACHE / "triton"))
 
 
 @pytest.fixture(scope="session", autouse=True)

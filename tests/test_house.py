@@ -25,13 +25,14 @@ from tests.test_architecture import PACKAGES, imports, registries, shown, source
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL_ID = "smollm2-135m-instruct"
-BENCHES = ("bench", "bench-serving", "bench-memory", "bench-quantise", "bench-interchange")
+BENCHES = ("bench", "bench-serving", "bench-compare", "bench-memory", "bench-quantise", "bench-interchange")
 MAKE_TARGETS = ("run", "test", "check", *BENCHES, "soak", "gpu-check", "clean", "help")
 NOT_SETTINGS = {  # read by the scripts and by the kernels, not by the server
     "PIZARRA_TORCH_INDEX",
     "PIZARRA_CHROMIUM",
     "PIZARRA_KERNEL_CACHE",
     "PIZARRA_KERNEL_MARCH",
+    "PIZARRA_KERNEL_EMULATE_AMX",
 }
 
 

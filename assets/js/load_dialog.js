@@ -11,6 +11,7 @@ const TYPING_PAUSE_MS = 250;
 const MIB = 2 ** 20;
 const DTYPES = ["auto", "bfloat16", "float32"];
 const KV_CACHE_DTYPES = ["auto", "int8", "fp8"];
+const KERNEL_BACKENDS = ["auto", "cpu_ops", "triton_ops", "reference"];
 
 export function openLoadDialog(row) {
   const fields = {
@@ -19,6 +20,8 @@ export function openLoadDialog(row) {
     kv_mib: numberField(1, 1 << 24),
     dtype: choice(DTYPES),
     kv_cache_dtype: choice(KV_CACHE_DTYPES),
+    kernel_backend: choice(KERNEL_BACKENDS),
+    recorded_steps: choice(["true", "false"], (name) => t(name === "true" ? "yes" : "no")),
   };
   const cost = h("p", { class: "pz-hint", hidden: true }, t("kv_cache_dtype_cost"));
   const bar = createMemoryBar("pz-estimate-bar");
@@ -40,7 +43,9 @@ export function openLoadDialog(row) {
   let asked = 0;
 
   function options() {
-    const wishes = { dtype: fields.dtype.value, kv_cache_dtype: fields.kv_cache_dtype.value };
+    const wishes = {};
+    for (const name of ["dtype", "kv_cache_dtype", "kernel_backend"]) wishes[name] = fields[name].value;
+    wishes.recorded_steps = fields.recorded_steps.value === "true";
     if (fields.max_model_len.value) wishes.max_model_len = Number(fields.max_model_len.value);
     if (fields.max_num_seqs.value) wishes.max_num_seqs = Number(fields.max_num_seqs.value);
     if (fields.kv_mib.value) wishes.kv_cache_memory_bytes = Math.round(Number(fields.kv_mib.value) * MIB);
@@ -76,11 +81,11 @@ function numberField(min, max) {
   return h("input", { class: "pz-field pz-figure", type: "number", min, max, step: 1, placeholder: t("automatic") });
 }
 
-const choice = (names) =>
+const choice = (names, label = (name) => name) =>
   h(
     "select",
     { class: "pz-field" },
-    names.map((name) => h("option", { value: name }, name)),
+    names.map((name) => h("option", { value: name }, label(name))),
   );
 
 const problem = (text) => h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, text));

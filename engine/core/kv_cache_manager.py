@@ -52,6 +52,7 @@ class KVCacheManager:
         self._sliding = [index for index, group in enumerate(groups) if group.window]
         self._key_suffixes = [bytes([index]) for index in range(len(groups))]
         self._no_prefix = CachedPrefix(0, tuple([] for _ in groups))
+        self._nothing_added: BlockIds = tuple(() for _ in self.groups)
         self._tables: dict[str, tuple[list[KVCacheBlock], ...]] = {}
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -99,6 +100,8 @@ class KVCacheManager:
         Returns the ids of the blocks that were added to each table (perhaps none), or None having changed nothing.
         """
         tables = self._tables.get(request_id)
+        if tables is not None and num_tokens <= len(tables[0]) * self.block_size and spare <= self.pool.num_available:
+            return self._nothing_added  # most steps of most requests
         prefix = prefix or self._no_prefix
         known = prefix.num_blocks if tables is None else len(tables[0])
         missing = max(0, self.blocks_for(num_tokens) - known)

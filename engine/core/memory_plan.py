@@ -29,8 +29,9 @@ class WorkspaceBytes:
     """The tensors of a step, in bytes.
 
     activations: what a layer works on. logits: those of the sampled rows, and the hidden states they are made of.
-    sampling: what processors and noise add for these rows. experts: what a mixture of experts works on. rotary: tables
-    of cosines and sines. transformers: what its layers allocate as they go, where they compute the model.
+    sampling: the scores that processors and filters make of these rows, and what one row takes on the way. experts:
+    what a mixture of experts works on. rotary: tables of cosines and sines. transformers: what its layers allocate as
+    they go, where they compute the model.
     """
 
     activations: int
@@ -182,7 +183,7 @@ def workspace_bytes(config: ModelConfig, options: LoadOptions, max_model_len: in
     return WorkspaceBytes(
         activations=rows * (3 * hidden + attention + 3 * inner) * dtype_bytes,
         logits=sampled * (hidden * dtype_bytes + vocabulary * wide),
-        sampling=vocabulary * (2 * options.max_num_seqs * wide + DRAW_BYTES_PER_ENTRY),
+        sampling=vocabulary * (sampled * wide + DRAW_BYTES_PER_ENTRY),
         experts=_experts_bytes(config, rows, dtype_bytes, wide),
         rotary=0 if config.transformers_class else _rotary_bytes(config, max_model_len, wide),
         transformers=own_layers,

@@ -237,6 +237,7 @@ class Comparison:
             slot_mapping=column(slots, -1),
             block_tables=torch.tensor(tables, dtype=torch.int32, device=self._device),
             query_start_loc=starts,
+            query_starts=torch.tensor(starts, dtype=torch.int32, device=self._device),
             row_request=column([line for line, _, _ in rows], -1, torch.int32),
         )
         tokens = column([int(self._tokens[prompt][index]) for _, prompt, index in rows], 0)

@@ -9,7 +9,7 @@ a file.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -36,13 +36,17 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     progress: Progress,
+    weights: Iterable[tuple[str, Weight]] | None = None,
 ) -> Model:
-    """The model of a checkpoint with its weights: a decoder of ours, or transformers' class on our cache."""
+    """The model of a checkpoint with its weights: a decoder of ours, or transformers' class on our cache.
+
+    weights: of a decoder of ours, by Hugging Face names and on any device, in place of the checkpoint's own.
+    """
     if info.config.transformers_class:
         fallback: Model = model_class(FALLBACK)(ops, info, max_positions, dtype, device, progress)
         return fallback
     decoder: Decoder = model_class(info.config.architecture)(ops, info.config, max_positions, dtype, device)
-    for name, weight in iter_weights(info, dtype, progress):
+    for name, weight in iter_weights(info, dtype, progress) if weights is None else weights:
         decoder.load(name, weight)
     return decoder
 

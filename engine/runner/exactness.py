@@ -1,9 +1,9 @@
 """Does a row's result depend on its company here? Measured on the loaded model, not assumed.
 
 A short random prompt is run alone and whole, then cut in two beside other prompts, each time followed by a decode
-step. If the logits are the same bits, this engine promises exactness "bits": the same seed gives the same text
-whatever else runs. If not, it says "distribution" and why. Runs on the free cache before the engine takes requests,
-and warms it up.
+step. If the logits are the same bits, this engine promises exactness "bits": the same seed gives the same text whatever
+else runs. If not, it says "distribution" and why. The last step is also compared with its own replay. Runs on the free
+cache before the engine takes requests, and warms it up.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ def probe(runner: ModelRunner, options: LoadOptions, num_blocks: int, max_model_
         runner.logits(script.plan(*more, ("subject", subject[length // 2 :])))[-1],
         runner.logits(script.plan(*more, ("subject", last)))[-1],
     ]
+    runner.check_replay()
     script.finish()
     runner.forget(script.ended)
     return _verdict(alone, beside)

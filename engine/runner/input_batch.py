@@ -1,35 +1,35 @@
 """From a plan to the tensors of a step.
 
-Owns the block tables of the requests that the runner knows, one for each KV group, the tokens of those whose draws
-depend on them, and the fixed buffers that hold a step's inputs. Knows nothing of weights. Invariant: rows stand in the
-plan's order, padded to a multiple of `row_alignment` with rows that write nowhere; no table names a block that its
-window has passed, since that may be another request's by now.
+Owns what the runner knows of requests (their block tables, and the tokens of those whose draws depend on them) and the
+fixed buffers that hold a step's inputs. Knows nothing of weights. Invariant: rows stand in the plan's order, padded to
+the step's shape with rows that write nowhere and belong to nobody; steps of one shape have the same tensors, so that a
+recorded step finds its inputs where they were.
 """
 
 from __future__ import annotations
 
-from array import array
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from engine.core.block_pool import NULL_BLOCK_ID
 from engine.core.kv_groups import KVGroup
 from engine.core.scheduler import ScheduledRequest, SchedulerOutput
 from engine.models.decoder import StepInputs
+from engine.runner.block_tables import RequestTables, StepTables
+from engine.runner.recorded_step import StepShape, StepShapes
+from engine.runner.step_buffer import StepBuffer
 from engine.sample.row import SamplingRow
 from kernels.ops import AttentionMetadata
 
-
-def aligned(rows: int, alignment: int) -> int:
-    """`rows` rounded up to a multiple of `alignment`, at least one of it."""
-    return max(1, -(-rows // alignment)) * alignment
+MOST_VIEWS = 64  # shapes whose tensors are kept
 
 
 @dataclass(slots=True)
 class _Columns:
-    """The rows of a step while they are gathered. slots: of each KV group."""
+    """The rows of a step while they are gathered. slots: of each KV group. longest: the most rows of one request."""
 
     slots: list[list[int]]
     token_ids: list[int] = field(default_factory=list)
@@ -37,6 +37,15 @@ class _Columns:
     owners: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=lambda: [0])
     sample_rows: list[int] = field(default_factory=list)
+    longest: int = 0
+
+
+@dataclass(slots=True)
+class _Known:
+    """A request as the runner knows it. token_ids: where draws depend on them."""
+
+    tables: RequestTables
+    token_ids: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +53,7 @@ class BatchInputs:
     """A step ready to run: `sampled_ids` and `sampling` belong to the first rows of its logits, in order."""
 
     step: StepInputs
-    num_rows: int
-    num_sample_rows: int
+    shape: StepShape
     sampled_ids: list[str]
     sampling: list[SamplingRow]
 
@@ -60,115 +68,141 @@ class InputBatch:
         tables: tuple[int, int],
         block_size: int,
         groups: Sequence[KVGroup],
-        alignment: int,
+        shapes: StepShapes,
         device: torch.device,
     ) -> None:
-        """rows, sample_rows: of the largest step, aligned. tables: requests and blocks of the largest block tables."""
+        """rows, sample_rows: of the largest step, padded. tables: requests and blocks of the largest block tables."""
         self.block_size = block_size
         self.groups = tuple(groups)
-        self.alignment = alignment
-        self._tables: dict[str, list[array[int]]] = {}
-        self._histories: dict[str, list[int]] = {}
-        self._token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._slots = torch.full((len(groups), rows), -1, dtype=torch.int64, device=device)
-        self._owners = torch.full((rows,), -1, dtype=torch.int32, device=device)
-        self._sample_rows = torch.zeros(sample_rows, dtype=torch.int64, device=device)
-        self._num_lines, self._line_size = tables
-        # Block tables are copied as bytes into one line a request and group: a tensor operation for each would cost
-        # several times as much in every step. The device's tensor is that memory itself, or a copy of it.
-        self._lines = memoryview(array("i", bytes(4 * len(groups) * self._num_lines * self._line_size)))
-        host = torch.frombuffer(self._lines, dtype=torch.int32).view(len(groups), *tables)
-        self._null_line = memoryview(array("i", [NULL_BLOCK_ID] * self._line_size))
-        self._host_block_tables = host
-        self._block_tables = host if device.type == "cpu" else host.to(device)
+        self.shapes = shapes
+        self._known: dict[str, _Known] = {}
+        self._tables = StepTables(*tables, block_size, self.groups, device)
+        self._token_ids = StepBuffer(1, rows, torch.int64, device)
+        self._positions = StepBuffer(1, rows, torch.int64, device)
+        self._slots = StepBuffer(len(self.groups), rows, torch.int64, device, -1)
+        self._owners = StepBuffer(1, rows, torch.int32, device, -1)
+        self._starts = StepBuffer(1, tables[0] + 1, torch.int32, device)
+        self._sample_rows = StepBuffer(1, sample_rows, torch.int64, device)
+        self._step = functools.lru_cache(MOST_VIEWS)(self._make_step)
+        # The device may still be reading pinned memory when the next step is built: not every step waits for its end.
+        self._sent: Any = None if device.type == "cpu" else torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def build(self, plan: SchedulerOutput) -> BatchInputs:
         """The tensors of a plan that is not empty. They are valid until the next call."""
         self.forget(plan.ended)
+        if self._sent is not None:
+            self._sent.synchronize()
         columns = _Columns([[] for _ in self.groups])
         sampled_ids: list[str] = []
         sampling: list[SamplingRow] = []
         for index, request in enumerate(plan.requests):
-            self._append(columns, index, request)
+            known = self._append(columns, index, request)
             if request.samples:
                 columns.sample_rows.append(len(columns.token_ids) - 1)
                 sampled_ids.append(request.request_id)
-                sampling.append(self._sampling_row(request))
-        rows = aligned(len(columns.token_ids), self.alignment)
-        sample_rows = aligned(len(sampled_ids), self.alignment)
-        step = StepInputs(
-            token_ids=_fill(self._token_ids, columns.token_ids, 0, rows),
-            sample_rows=_fill(self._sample_rows, columns.sample_rows, 0, sample_rows),
-            attention=self._attention(columns, rows, len(plan.requests)),
-        )
-        return BatchInputs(step, rows, sample_rows, sampled_ids, sampling)
+                sampling.append(_sampling_row(request, known.token_ids))
+        shape = self.shapes.of(len(columns.token_ids), len(sampled_ids), len(plan.requests), columns.longest)
+        self._write(columns, shape)
+        return BatchInputs(self._step(shape), shape, sampled_ids, sampling)
 
-    def _attention(self, columns: _Columns, rows: int, num_requests: int) -> tuple[AttentionMetadata, ...]:
-        """Of each KV group."""
-        if self._block_tables is not self._host_block_tables:
-            self._block_tables[:, :num_requests].copy_(self._host_block_tables[:, :num_requests])
-        positions = _fill(self._positions, columns.positions, 0, rows)
-        owners = _fill(self._owners, columns.owners, -1, rows)
-        slots = _fill(self._slots, columns.slots, -1, rows)
-        return tuple(
-            AttentionMetadata(
-                positions=positions,
-                slot_mapping=slots[group],
-                block_tables=self._block_tables[group, :num_requests],
-                query_start_loc=columns.starts,
-                row_request=owners,
-            )
-            for group in range(len(self.groups))
-        )
+    def idle(self, shape: StepShape) -> StepInputs:
+        """A step of a class's shape that changes nothing: each request has its most rows, and they write nowhere.
+
+        For recording ahead; the tables of running requests have to be written anew after it.
+        """
+        columns = _Columns([[] for _ in self.groups])
+        for index in range(shape.requests):
+            columns.positions.extend(range(shape.longest))
+            columns.owners.extend([index] * shape.longest)
+            columns.starts.append(len(columns.positions))
+        columns.sample_rows.extend(range(min(len(columns.positions), shape.sample_rows)))
+        self._tables.clear()
+        self._write(columns, shape)
+        return self._step(shape)
 
     def forget(self, request_ids: Sequence[str]) -> None:
         """Drops what is remembered of requests that ended or lost their blocks."""
         for request_id in request_ids:
-            self._tables.pop(request_id, None)
-            self._histories.pop(request_id, None)
+            self._known.pop(request_id, None)
 
-    def _sampling_row(self, request: ScheduledRequest) -> SamplingRow:
-        """How the token after a request's share is drawn."""
-        return SamplingRow(
-            sampling=request.sampling,
-            seed=request.seed,
-            position=request.num_computed_tokens + len(request.token_ids),
-            sample_index=request.sample_index,
-            num_prompt_tokens=request.num_prompt_tokens,
-            allowed=request.allowed,
-            token_ids=self._histories.get(request.request_id, ()),
-            end_token_ids=request.end_token_ids,
-        )
-
-    def _append(self, columns: _Columns, index: int, request: ScheduledRequest) -> None:
-        """Adds one request's rows and writes its block tables into line `index`."""
+    def _append(self, columns: _Columns, index: int, request: ScheduledRequest) -> _Known:
+        """Adds one request's rows and has its block tables in line `index`."""
         if request.first:
-            self._tables[request.request_id] = [array("i") for _ in self.groups]
+            tables = RequestTables(len(self.groups))
+            self._known[request.request_id] = _Known(tables, list(request.known_token_ids))
+        known = self._known[request.request_id]
+        start, count, size = request.num_computed_tokens, len(request.token_ids), self.block_size
         if request.sampling.needs_token_ids:
-            if request.first:
-                self._histories[request.request_id] = list(request.known_token_ids)
-            self._histories[request.request_id][request.num_computed_tokens :] = request.token_ids
-        size = self.block_size
-        positions = range(request.num_computed_tokens, request.num_computed_tokens + len(request.token_ids))
+            known.token_ids[start:] = request.token_ids
+        known.tables.extend(request.block_ids)
+        self._tables.place(index, known.tables, start)
         columns.token_ids.extend(request.token_ids)
-        columns.positions.extend(positions)
-        columns.owners.extend([index] * len(positions))
         columns.starts.append(len(columns.token_ids))
-        for group, table in enumerate(self._tables[request.request_id]):
-            table.extend(request.block_ids[group])
-            columns.slots[group].extend(table[position // size] * size + position % size for position in positions)
-            start = (group * self._num_lines + index) * self._line_size
-            passed = self.groups[group].blocks_passed(request.num_computed_tokens, size)
-            if passed:
-                self._lines[start : start + passed] = self._null_line[:passed]
-            self._lines[start + passed : start + len(table)] = memoryview(table)[passed:]
+        columns.longest = max(columns.longest, count)
+        if count == 1:  # most rows of most steps
+            columns.positions.append(start)
+            columns.owners.append(index)
+            number, offset = divmod(start, size)
+            for slots, table in zip(columns.slots, known.tables.blocks, strict=True):
+                slots.append(table[number] * size + offset)
+            return known
+        positions = range(start, start + count)
+        columns.positions.extend(positions)
+        columns.owners.extend([index] * count)
+        for slots, table in zip(columns.slots, known.tables.blocks, strict=True):
+            slots.extend([table[position // size] * size + position % size for position in positions])
+        return known
+
+    def _write(self, columns: _Columns, shape: StepShape) -> None:
+        """Fills the buffers, and brings them to the device."""
+        starts = columns.starts
+        starts.extend(starts[-1:] * (shape.requests + 1 - len(starts)))
+        for buffer, values, end in (
+            (self._token_ids, columns.token_ids, shape.rows),
+            (self._positions, columns.positions, shape.rows),
+            (self._owners, columns.owners, shape.rows),
+            (self._starts, starts, shape.requests + 1),
+            (self._sample_rows, columns.sample_rows, shape.sample_rows),
+        ):
+            buffer.write(values, end)
+            buffer.send(end)
+        for group, slots in enumerate(columns.slots):
+            self._slots.write(slots, shape.rows, group)
+        self._slots.send(shape.rows)
+        self._tables.send()
+        if self._sent is not None:
+            self._sent.record()
+
+    def _make_step(self, shape: StepShape) -> StepInputs:
+        """The views of a shape. Where requests begin is read on the host from the memory that is written there."""
+        starts = self._starts.memory[: shape.requests + 1]
+        shared: dict[str, Any] = {
+            "positions": self._positions.view(shape.rows),
+            "query_start_loc": starts,
+            "query_starts": self._starts.view(shape.requests + 1),
+            "row_request": self._owners.view(shape.rows),
+        }
+        metadata = tuple(
+            AttentionMetadata(
+                slot_mapping=self._slots.view(shape.rows, group),
+                block_tables=self._tables.view(group, shape.requests),
+                **shared,
+            )
+            for group in range(len(self.groups))
+        )
+        token_ids, sample_rows = self._token_ids.view(shape.rows), self._sample_rows.view(shape.sample_rows)
+        return StepInputs(token_ids, sample_rows, metadata)
 
 
-def _fill(buffer: torch.Tensor, values: list[int] | list[list[int]], padding: int, rows: int) -> torch.Tensor:
-    """The buffer's first `rows` entries, of each of its lines where it has several: `values`, then padding."""
-    filled = torch.tensor(values, dtype=buffer.dtype)
-    view, width = buffer[..., :rows], filled.shape[-1]
-    view[..., :width] = filled
-    view[..., width:] = padding
-    return view
+def _sampling_row(request: ScheduledRequest, token_ids: Sequence[int]) -> SamplingRow:
+    """How the token after a request's share is drawn."""
+    return SamplingRow(
+        sampling=request.sampling,
+        seed=request.seed,
+        position=request.num_computed_tokens + len(request.token_ids),
+        sample_index=request.sample_index,
+        num_prompt_tokens=request.num_prompt_tokens,
+        allowed=request.allowed,
+        token_ids=token_ids,
+        end_token_ids=request.end_token_ids,
+    )

@@ -12,6 +12,7 @@ import torch
 from engine.config import ModelConfig
 from engine.core.kv_groups import kv_groups, layer_places, layers_per_group
 from kernels.ops import KVCache
+from kernels.pages import prefer_huge_pages
 
 
 def allocate_caches(
@@ -26,7 +27,9 @@ def allocate_caches(
     vectors = (num_blocks, config.num_key_value_heads, block_size)
 
     def touched(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=device).fill_(0)
+        tensor = torch.empty(shape, dtype=dtype, device=device)
+        prefer_huge_pages(tensor)  # a request's blocks lie all over the pool
+        return tensor.fill_(0)
 
     def cache() -> KVCache:
         keys, values = (touched((*vectors, config.head_dim), dtype) for _ in range(2))

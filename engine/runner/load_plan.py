@@ -13,7 +13,7 @@ import torch
 
 from engine.checkpoint import CheckpointInfo
 from engine.checkpoint.packed import quantization_notes
-from engine.config import EffectiveSetting, LoadOptions, check_kv_cache_dtype
+from engine.config import EffectiveSetting, LoadOptions, check_kernel_backend, check_kv_cache_dtype
 from engine.core.memory_plan import largest_reading, plan_memory
 from engine.core.sizing import KVPlan, format_bytes
 from engine.runner.device import DeviceInfo, compute_capability, pick_device, pick_dtype
@@ -37,6 +37,7 @@ def plan_load(info: CheckpointInfo, options: LoadOptions) -> LoadPlan:
     """Device, dtype and memory of a load. Raises SizingError with the numbers when it does not fit."""
     device, dtype = pick_device(options), pick_dtype(options)
     check_kv_cache_dtype(options, device.device.type, compute_capability(device.device))
+    check_kernel_backend(options, device.device.type)
     kv_dtype = CODE_DTYPES.get(options.kv_cache_dtype, dtype)
     taken = device.total_bytes - device.available_bytes
     budget = device.available_bytes

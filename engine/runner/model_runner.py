@@ -5,9 +5,11 @@ Anything that happens on the device happens from here. Knows plans, not requests
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,14 +18,17 @@ from engine.checkpoint import CheckpointInfo
 from engine.config import LoadOptions, ModelConfig
 from engine.core.outputs import Logprobs
 from engine.core.scheduler import SchedulerOutput, StepResult
+from engine.layers.linear import Weight
 from engine.models.loader import load_model
 from engine.models.workspace import Workspace
-from engine.runner.input_batch import BatchInputs, InputBatch, aligned
+from engine.runner.input_batch import MOST_VIEWS, BatchInputs, InputBatch
 from engine.runner.kv_cache import allocate_caches
 from engine.runner.load_plan import LoadPlan
 from engine.runner.pooling import Pooler
-from engine.sample.logprobs import add_logprobs
-from engine.sample.sampler import sample
+from engine.runner.recorded_step import StepShapes, aligned, graph_classes, recorded
+from engine.sample.logprobs import log_probabilities
+from engine.sample.sampler import Sampler
+from kernels.recording import Eager
 from kernels.registry import THREADS, load_ops
 
 Progress = Callable[[str, int, int, str], None]  # stage, done, total, message
@@ -32,18 +37,27 @@ Progress = Callable[[str, int, int, str], None]  # stage, done, total, message
 class ModelRunner:
     """Weights and caches in place, ready to run plans."""
 
-    def __init__(self, info: CheckpointInfo, options: LoadOptions, plan: LoadPlan, progress: Progress) -> None:
+    def __init__(
+        self,
+        info: CheckpointInfo,
+        options: LoadOptions,
+        plan: LoadPlan,
+        progress: Progress,
+        weights: Iterable[tuple[str, Weight]] | None = None,
+    ) -> None:
+        """weights: see `load_model`."""
         self.config: ModelConfig = info.config
         self.device, self.dtype = plan.device.device, plan.dtype
         self.num_threads = options.num_threads or os.cpu_count() or 1
         torch.set_num_threads(self.num_threads)
-        wishes = backend_wishes(self.device, self.dtype)
+        wishes = backend_wishes(self.device, self.dtype, options.kernel_backend)
         ops, self.kernels = load_ops(wishes, self.dtype, self.device, self.num_threads)
-        self.draw = ops.draw
+        by_transformers = bool(info.config.transformers_class)
+        self.recorder, ops = recorded(options, ops, self.kernels, self.device, by_transformers=by_transformers)
         rows = aligned(options.max_num_batched_tokens, ops.row_alignment)
         sample_rows = aligned(options.max_num_seqs, ops.row_alignment)
         own_threads = any(choice.backend in THREADS for choice in self.kernels)
-        if own_threads and info.config.transformers_class:
+        if own_threads and by_transformers:
             torch.set_num_threads(1)  # see below; this model's checks are steps already
         with torch.inference_mode():
             self.model = load_model(
@@ -53,6 +67,7 @@ class ModelRunner:
                 self.dtype,
                 self.device,
                 lambda done, total: progress("weights", done, total, ""),
+                weights,
             )
             progress("kv_cache", 0, plan.kv.kv_bytes, "")
             coded = options.kv_cache_dtype != "auto"
@@ -60,11 +75,15 @@ class ModelRunner:
                 info.config, plan.kv.num_blocks, options.block_size, plan.kv_dtype, self.device, coded=coded
             )
             self.workspace = Workspace.allocate(info.config, rows, sample_rows, self.dtype, self.device)
+        self.sampler = Sampler(ops, self.workspace.logits)
+        self._cut = functools.lru_cache(MOST_VIEWS)(self.workspace.cut)
         tables = (options.max_num_seqs, -(-plan.kv.max_model_len // options.block_size))
         self.pooler = Pooler()
-        self.batch = InputBatch(
-            rows, sample_rows, tables, options.block_size, plan.kv.groups, ops.row_alignment, self.device
-        )
+        # with graphs every other shape than these runs as it is; on a CPU every shape is recorded when it is met
+        with_graphs = self.device.type == "cuda" and not isinstance(self.recorder, Eager)
+        classes = graph_classes(options.max_num_seqs, rows, sample_rows, ops.row_alignment) if with_graphs else ()
+        shapes = StepShapes(ops.row_alignment, classes)
+        self.batch = InputBatch(rows, sample_rows, tables, options.block_size, plan.kv.groups, shapes, self.device)
         if own_threads:
             torch.set_num_threads(1)  # two pools of threads on the same cores slow each other down many times over
 
@@ -73,11 +92,20 @@ class ModelRunner:
         """Bytes of all weights as they lie in memory, a tied head counted once."""
         return sum(weight.nbytes for weight in self.model.weights())
 
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Records the steps that have to be recorded before requests come, the largest first."""
+        for shape in reversed(self.batch.shapes.classes):
+            step = self.batch.idle(shape)
+            self.recorder.prepare(
+                shape, functools.partial(self.model.forward, self._cut(*shape[:2]), step, self.caches)
+            )
+
     def execute(self, plan: SchedulerOutput) -> StepResult:
         """Runs a step and draws its tokens."""
         start = time.perf_counter()
         inputs, logits = self._forward(plan)
-        drawn = dict(zip(inputs.sampled_ids, sample(logits, inputs.sampling, self.draw), strict=True))
+        drawn = dict(zip(inputs.sampled_ids, self.sampler.sample(logits, inputs.sampling), strict=True))
         prompt_logprobs = self._prompt_logprobs(plan, inputs)
         self.pooler.forget(plan.ended)  # before it may begin anew under the same id
         pooled = self.pooler.pool(plan, self.workspace.normed)
@@ -96,6 +124,23 @@ class ModelRunner:
         inputs, logits = self._forward(plan)
         return logits[: len(inputs.sampled_ids)].clone()
 
+    @torch.inference_mode()
+    def check_replay(self) -> None:
+        """Has the last step done again, by the recorder and as it is; if the logits differ, no step is replayed from
+        now on, and `recorder` says so. NaN in all buffers shows what a replay leaves out."""
+        if isinstance(self.recorder, Eager):
+            return
+        shape, step = self._last
+        workspace = self._cut(shape.rows, shape.sample_rows)
+        logits = workspace.logits
+        for name in workspace.__slots__:
+            getattr(workspace, name).fill_(math.nan)
+        self.recorder.run(shape, step)
+        replayed = logits.clone()
+        step()
+        if not torch.equal(replayed, logits):
+            self.recorder = Eager("checked at load: a replayed step left other logits than the step itself")
+
     def forget(self, request_ids: Sequence[str]) -> None:
         """Drops what is remembered of requests that will not run again."""
         self.batch.forget(request_ids)
@@ -106,6 +151,8 @@ class ModelRunner:
         """Log probabilities of the shares' prompt targets, a workspace of logits at a time: they overwrite the drawn
         rows' logits, so this comes after the draw."""
         found: dict[str, Logprobs] = {}
+        if not any(request.prompt_targets for request in plan.requests):
+            return found
         starts = inputs.step.attention[0].query_start_loc
         for start, request in zip(starts, plan.requests, strict=False):
             if not request.prompt_targets:
@@ -114,8 +161,8 @@ class ModelRunner:
             num_top, capacity = request.sampling.prompt_logprobs or 0, len(self.workspace.logits)
             for offset in range(0, len(request.prompt_targets), capacity):
                 targets = request.prompt_targets[offset : offset + capacity]
-                for logits, token_id in zip(self._row_logits(start + offset, len(targets)), targets, strict=False):
-                    add_logprobs(found[request.request_id], logits, token_id, num_top)
+                logits = self._row_logits(start + offset, len(targets))[: len(targets)]
+                found[request.request_id].extend(log_probabilities(logits, targets, num_top, self.model.ops))
         return found
 
     def _row_logits(self, first: int, count: int) -> Tensor:
@@ -131,11 +178,16 @@ class ModelRunner:
     @torch.inference_mode()
     def _forward(self, plan: SchedulerOutput) -> tuple[BatchInputs, Tensor]:
         inputs = self.batch.build(plan)
-        workspace = self.workspace.cut(inputs.num_rows, inputs.num_sample_rows)
-        self.model.forward(workspace, inputs.step, self.caches)
+        workspace = self._cut(inputs.shape.rows, inputs.shape.sample_rows)
+        self._last = inputs.shape, functools.partial(self.model.forward, workspace, inputs.step, self.caches)
+        self.recorder.run(*self._last)
         return inputs, workspace.logits
 
 
-def backend_wishes(device: torch.device, dtype: torch.dtype) -> list[str]:
-    """Kernel backends in order of preference, before the reference."""
-    return ["cpu_ops"] if device.type == "cpu" and dtype != torch.float64 else []
+def backend_wishes(device: torch.device, dtype: torch.dtype, wish: str = "auto") -> list[str]:
+    """Kernel backends in order of preference, before the reference. wish: `LoadOptions.kernel_backend`."""
+    if wish != "auto":
+        return [] if wish == "reference" else [wish]
+    if device.type == "cuda":
+        return ["triton_ops"]
+    return ["cpu_ops"] if dtype != torch.float64 else []

@@ -1,34 +1,32 @@
-"""Log probabilities of one row: the token's own, and the most likely ones beside it.
+"""Log probabilities of rows of logits: each token's own, and the most likely ones beside it.
 
-Taken from the raw logits, or from the processed scores where a request says so. Row by row, so that they are the same
-bits in any batch; ties go to the lowest id.
+Taken from the raw logits, or from the processed scores where a request says so, by the op `log_probabilities`: a row's
+are the same bits in any batch; ties go to the lowest id.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from engine.core.outputs import Logprobs
+from kernels.ops import Ops
+
+NO_TOKEN = -1  # in place of a token id: the row is passed over, or there is no further one
 
 
-def add_logprobs(target: Logprobs, logits: Tensor, token_id: int, num_top: int) -> None:
-    """Appends the entry of one token that was drawn from, or stood behind, one row of logits [V]."""
-    logprobs = torch.log_softmax(logits, 0)
-    target.logprobs.append(float(logprobs[token_id]))
-    ids = _best(logprobs, num_top)
-    target.top_token_ids.append(ids)
-    target.top_logprobs.append(logprobs[ids].tolist())
+def log_probabilities(logits: Tensor, token_ids: Sequence[int], num_top: int, ops: Ops) -> Logprobs:
+    """One entry for each row of logits [R, V], of the token that was drawn from it or stood behind it.
 
-
-def _best(logprobs: Tensor, count: int) -> list[int]:
-    """The ids of the largest `count`, largest first; tokens that are out of the question are left out."""
-    if count == 0:
-        return []
-    least = torch.topk(logprobs, min(count, len(logprobs))).values[-1]
-    candidates = ((logprobs >= least) & (logprobs > -math.inf)).nonzero().squeeze(-1)
-    order = torch.sort(logprobs[candidates], descending=True, stable=True).indices[:count]
-    ids: list[int] = candidates[order].tolist()
-    return ids
+    The entry of a row whose token is NO_TOKEN means nothing. Fewer than num_top are listed where fewer can come.
+    """
+    rows, device = len(token_ids), logits.device
+    own = torch.empty(rows, dtype=logits.dtype, device=device)
+    top = torch.empty(rows, num_top, dtype=logits.dtype, device=device)
+    ids = torch.empty(rows, num_top, dtype=torch.int64, device=device)
+    ops.log_probabilities(own, top, ids, logits, torch.tensor(token_ids, dtype=torch.int64, device=device))
+    listed = [line[: line.index(NO_TOKEN)] if NO_TOKEN in line else line for line in ids.tolist()]
+    values = [line[: len(names)] for line, names in zip(top.tolist(), listed, strict=True)]
+    return Logprobs(own.tolist(), listed, values)

@@ -1,15 +1,16 @@
 """The processors that change or forbid single tokens, each for one row of logits, in place.
 
-Definitions: logit bias, presence and frequency penalty: OpenAI's API reference. Bad words: the last token of a word is
-forbidden where the tokens before it stand at the end of the text (transformers' NoBadWords). Repetition penalty: CTRL,
-arXiv 1909.05858, as transformers has it: prompt and output count. DRY: its author's original, text-generation-webui
-pull request 5677.
+A token that stands in the text several times is computed as often, always to the same result: for a long text that
+costs less than to find the different ones. Definitions: logit bias, presence and frequency penalty: OpenAI's API
+reference. Bad words: the last token of a word is forbidden where the tokens before it stand at the end of the text
+(transformers' NoBadWords). Repetition penalty: CTRL, arXiv 1909.05858, as transformers has it: prompt and output count.
+DRY: its author's original, text-generation-webui pull request 5677.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from array import array
 from collections.abc import Sequence
 
 import torch
@@ -38,21 +39,23 @@ def forbid_bad_words(logits: Tensor, row: SamplingRow) -> None:
 def penalise_repetition(logits: Tensor, row: SamplingRow) -> None:
     """repetition_penalty: the logit of every token seen is divided when positive, multiplied when negative."""
     penalty = row.sampling.repetition_penalty
-    if penalty != 1.0 and row.token_ids:
-        ids = _ids(logits, sorted(set(row.token_ids)))
-        seen = logits[ids]
-        logits[ids] = torch.where(seen > 0, seen / penalty, seen * penalty)
+    if penalty != 1.0 and len(row.token_ids) > 0:
+        text = _tensor(row.token_ids).to(logits.device)
+        before = logits.index_select(0, text)
+        logits.index_copy_(0, text, torch.where(before > 0, before / penalty, before * penalty))
 
 
 def penalise_presence_and_frequency(logits: Tensor, row: SamplingRow) -> None:
     """presence_penalty once, frequency_penalty as often as a token stands in the output."""
     presence, frequency = row.sampling.presence_penalty, row.sampling.frequency_penalty
-    if presence == 0.0 and frequency == 0.0:
+    output = row.token_ids[row.num_prompt_tokens :]
+    if (presence == 0.0 and frequency == 0.0) or len(output) == 0:
         return
-    counts = Counter(row.token_ids[row.num_prompt_tokens :])
-    if counts:
-        amounts = [presence + frequency * count for count in counts.values()]
-        logits[_ids(logits, list(counts))] -= torch.tensor(amounts, dtype=logits.dtype, device=logits.device)
+    text = _tensor(output)
+    amounts = presence + frequency * torch.bincount(text).index_select(0, text).double()
+    text = text.to(logits.device)
+    left = logits.index_select(0, text) - amounts.to(logits.dtype).to(logits.device)
+    logits.index_copy_(0, text, left)
 
 
 def penalise_continuations(logits: Tensor, row: SamplingRow) -> None:
@@ -83,7 +86,7 @@ def repetitions(token_ids: Sequence[int], breakers: frozenset[int], most: int) -
     since_breaker = next((n for n, token_id in enumerate(reversed(token_ids)) if token_id in breakers), len(token_ids))
     if len(token_ids) < 2:
         return {}
-    text = torch.tensor(token_ids, dtype=torch.int64)
+    text = _tensor(token_ids)
     ends = torch.arange(len(text) - 1)  # where an earlier copy of the ending may end, as far as it has been compared
     lengths = torch.zeros(int(text.max()) + 1, dtype=torch.int64)  # of each follower
     length, longest = 0, min(most, since_breaker)
@@ -95,6 +98,13 @@ def repetitions(token_ids: Sequence[int], breakers: frozenset[int], most: int) -
     lengths[text[ends + 1]] = length
     followers = lengths.nonzero().squeeze(-1).tolist()
     return {token_id: int(lengths[token_id]) for token_id in followers if token_id not in breakers}
+
+
+def _tensor(token_ids: Sequence[int]) -> Tensor:
+    """int64 [n], n above 0. Of an array it is the array's own memory, for a moment: an array that is in use as a tensor
+    cannot grow."""
+    numbers = token_ids if isinstance(token_ids, array) else array("q", token_ids)
+    return torch.frombuffer(numbers, dtype=torch.int64)
 
 
 def _ids(logits: Tensor, token_ids: list[int]) -> Tensor:

@@ -1,17 +1,17 @@
-"""The one processor chain, used by every draw: what happens to a row of logits before the noise, and in which order.
+"""The one processor chain, used by every draw: what happens to a row of logits before the temperature, in which order.
 
-A row is processed by itself. Invariant: the caller's logits are never written to, since log probabilities are taken
-from them.
+A row is processed by itself, in a copy that belongs to the caller. What comes behind, temperature and filters, is
+`engine.sample.filters`.
 """
 
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from engine.sample.filters import exclude_top_choices, keep_min_p, keep_top, keep_typical
 from engine.sample.penalties import (
     add_bias,
     forbid_bad_words,
@@ -21,16 +21,22 @@ from engine.sample.penalties import (
 )
 from engine.sample.row import SamplingRow
 
-WORD_BITS = 8
+BYTE_BITS, BYTES = 8, 256
 
 
 def apply_grammar(logits: Tensor, row: SamplingRow) -> None:
     """Tokens that the grammar does not allow here cannot come."""
     if row.allowed:
-        packed = torch.frombuffer(bytearray(row.allowed), dtype=torch.uint8)
-        bits = packed.unsqueeze(1).bitwise_right_shift(torch.arange(WORD_BITS, dtype=torch.uint8)).bitwise_and_(1)
-        allowed = bits.view(-1)[: len(logits)].bool().to(logits.device)
-        logits.masked_fill_(~allowed, -math.inf)
+        packed = torch.frombuffer(bytearray(row.allowed), dtype=torch.uint8).to(logits.device)
+        spread = _bits_as_scores(logits.dtype, logits.device).index_select(0, packed.int())
+        logits.add_(spread.view(-1)[: len(logits)])  # several times as fast as a mask of booleans
+
+
+@cache
+def _bits_as_scores(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """For each byte what its bits, lowest first, add to the logits [256, 8]: -inf where a bit is not set."""
+    bits = torch.arange(BYTES).unsqueeze(1) >> torch.arange(BYTE_BITS) & 1
+    return torch.zeros(BYTES, BYTE_BITS, dtype=dtype).masked_fill_(bits == 0, -math.inf).to(device)
 
 
 def keep_allowed(logits: Tensor, row: SamplingRow) -> None:
@@ -62,7 +68,6 @@ ADJUSTMENTS = (
     keep_allowed,
     hold_back_ends,
 )
-FILTERS = (keep_top, keep_typical, keep_min_p, exclude_top_choices)
 
 
 def is_adjusted(row: SamplingRow) -> bool:
@@ -72,19 +77,7 @@ def is_adjusted(row: SamplingRow) -> bool:
     return bool(changes or row.allowed or row.end_token_ids)
 
 
-def adjust(logits: Tensor, row: SamplingRow) -> Tensor:
-    """The row's logits [V] after everything that comes before the temperature: what a greedy row takes the best of."""
-    if not is_adjusted(row):
-        return logits
-    adjusted = logits.clone()
+def adjust(logits: Tensor, row: SamplingRow) -> None:
+    """Makes of a row's logits [V], in place, what a greedy row takes the best of."""
     for processor in ADJUSTMENTS:
-        processor(adjusted, row)
-    return adjusted
-
-
-def filter_scores(adjusted: Tensor, row: SamplingRow) -> Tensor:
-    """A new row [V]: adjusted logits over the temperature, -inf for the tokens that the filters drop."""
-    scores = adjusted / row.sampling.temperature
-    for processor in FILTERS:
-        processor(scores, row)
-    return scores
+        processor(logits, row)

@@ -4,8 +4,14 @@
 #pragma once
 #include "simd.h"
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
+#if defined(PIZARRA_EMULATE_AMX)
 #define PIZARRA_AMX 1
+#include "amx_emulated.h"
+#elif defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
+#define PIZARRA_AMX 1
+#endif
+
+#ifdef PIZARRA_AMX
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,9 +28,13 @@ namespace amx {
 
 // Asks the kernel for the tiles' registers, once per process. False: this system does not give them.
 inline bool granted() {
+#ifdef PIZARRA_EMULATE_AMX
+    return true;
+#else
     constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     static const bool given = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
     return given;
+#endif
 }
 
 // All eight tiles while it lives. Set up anew wherever work begins: torch configures and releases tiles on the same threads.

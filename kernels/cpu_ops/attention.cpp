@@ -1,95 +1,184 @@
 // Causal attention of each row over its request's paged keys and values.
 #include "attention.h"
 
+#include <atomic>
+
 #include "attention_amx.h"
+#include "attention_plan.h"
 #include "attention_vector.h"
+#include "packed.h"
 #include "pool.h"
 
 namespace {
 
-// One request's rows and one head of its keys.
+constexpr float kLog2E = 1.44269504088896341f;
+
+// One request's rows and one head of its keys. What it needs of memory, its thread keeps.
 template <typename Products>
 class GroupAttention {
   public:
     using T = typename Products::Element;
     using E = typename Products::Stored;
+    using Weight = typename Products::Weight;
 
-    GroupAttention(const AttentionInputs<T, E>& inputs, const AttentionShape& shape, const RowGroup& rows, int head)
-        : inputs_(inputs), shape_(shape), rows_(rows), head_(head), products_(shape) {}
+    void begin(const AttentionInputs<T, E>& inputs, const AttentionShape& shape, const RowGroup& rows, int head) {
+        inputs_ = &inputs, shape_ = &shape, rows_ = rows, head_ = head;
+        group_ = shape.group(), width_ = rounded_up(shape.head_dim, kLanes);
+        entries_ = rows.rows * group_;
+        position_ = int(inputs.positions[rows.first]);
+        const T** queries = queries_.at_least(entries_);
+        for (int entry = 0; entry < entries_; ++entry)
+            queries[entry] = inputs.qkv + size_t(rows.first + entry / group_) * shape.qkv_stride + column_of(entry);
+        products_.begin(shape, queries, entries_);
+        lanes_.at_least(entries_);
+        scores_.at_least(size_t(Products::kEntries) * kChunkKeys);
+        weights_.at_least(size_t(Products::kEntries) * kChunkKeys);
+    }
 
-    void run(T* out) {
-        const int count = rows_.rows * shape_.group();
-        std::vector<Tile> tiles((count + Products::kEntries - 1) / Products::kEntries);
-        for (size_t t = 0; t < tiles.size(); ++t) begin(tiles[t], int(t) * Products::kEntries, count);
-        const int low = tiles.front().softmax.lowest, high = tiles.back().softmax.highest;
-        const int32_t* table = inputs_.tables + size_t(inputs_.owners[rows_.first]) * shape_.table_stride;
-        Vec scores[kChunkKeys] = {};
-        for (int first = low / kChunkKeys * kChunkKeys; first <= high; first += kChunkKeys) {
-            const KeyRange range{table, head_, first, low, high};
-            products_.read(inputs_, range);
-            scales_.read(inputs_, range, shape_);
-            for (Tile& tile : tiles) {
-                if (!tile.softmax.sees(first)) continue;
-                products_.scores(tile.entries, scores);
-                const Vec shrink = tile.softmax.weigh(scores, first, shape_, scales_, Products::round);
-                products_.add_values(tile.entries, scores, shrink);
+    // Every split one after the other; `then` is what the thread will read afterwards.
+    void run(T* out, int first_split, int last_split, const KeyRange& then) {
+        const size_t floats = Sums::floats(entries_, width_);
+        float* memory = sums_.at_least(2 * floats);
+        const Sums sums = Sums::at(memory, entries_, width_), next = Sums::at(memory + floats, entries_, width_);
+        for (int split = first_split; split <= last_split; ++split) {
+            accumulate(split, split == first_split ? sums : next, split == last_split ? then : chunks(split + 1));
+            if (split > first_split) add_split(sums, next, entries_, width_);
+        }
+        finish(sums, out);
+    }
+
+    // Sums of one split.
+    void accumulate(int split, const Sums& sums, const KeyRange& then) {
+        std::fill_n(sums.peaks, entries_, -INFINITY);
+        std::fill_n(sums.mixed, size_t(entries_) * width_, 0.0f);
+        std::fill_n(lanes_.data(), entries_, Vec{});
+        const bool capped = shape_->soft_cap > 0.0f;
+        for (KeyRange range = chunks(split); range.first <= range.high; range = range.next()) {
+            const int first = range.first;
+            products_.read(*inputs_, range, first + kChunkKeys <= range.high ? range.next() : then);
+            scales_.read(*inputs_, range, *shape_, capped ? shape_->scale / shape_->soft_cap : shape_->scale * kLog2E);
+            const int first_row = std::max(0, first - position_);
+            int last_row = rows_.rows - 1;
+            if (shape_->window > 0) last_row = std::min(last_row, first + kChunkKeys - 2 + shape_->window - position_);
+            const int begin = first_row * group_ / Products::kEntries * Products::kEntries, end = (last_row + 1) * group_;
+            for (int entry = begin; entry < end; entry += Products::kEntries) {
+                const int count = std::min(Products::kEntries, end - entry);
+                float shrink[kBlock] = {};
+                products_.scores(entry, count, scores_.data());
+                weigh(entry, count, first, sums, shrink);
+                products_.add_values(entry, count, weights_.data(), shrink, sums.mixed + size_t(entry) * width_, width_);
             }
         }
-        for (size_t t = 0; t < tiles.size(); ++t) finish(tiles[t], int(t) * Products::kEntries, count, out);
+        for (int entry = 0; entry < entries_; ++entry) sums.totals[entry] = sum(lanes_.data()[entry]);
+    }
+
+    void finish(const Sums& sums, T* out) const {
+        for (int entry = 0; entry < entries_; ++entry) {
+            T* target = out + size_t(rows_.first + entry / group_) * shape_->num_heads * shape_->head_dim + column_of(entry);
+            const float *mixed = sums.mixed + size_t(entry) * width_, total = sums.totals[entry];
+            for_lanes(shape_->head_dim, [&](int d, auto load_at, auto store_at) {
+                store_at(target + d, load_at(mixed + d) / total);
+            });
+        }
     }
 
   private:
-    struct Tile {
-        Softmax softmax;
-        typename Products::Entries entries;
-    };
+    static constexpr int kBlock = (Products::kEntries + kLanes - 1) / kLanes * kLanes;
 
-    int row_of(int entry) const { return rows_.first + entry / shape_.group(); }
-    size_t column_of(int entry) const {
-        return size_t(head_ * shape_.group() + entry % shape_.group()) * shape_.head_dim;
-    }
+    KeyRange chunks(int split) const { return chunks_of(*inputs_, *shape_, rows_, head_, split); }
+    size_t column_of(int entry) const { return size_t(head_ * group_ + entry % group_) * shape_->head_dim; }
 
-    void begin(Tile& tile, int first, int count) const {
-        const T* rows[Products::kEntries];
-        const int last = std::min(count, first + Products::kEntries);
-        for (int entry = first; entry < last; ++entry) {
-            const int row = row_of(entry), position = int(inputs_.positions[row]);
-            rows[entry - first] = inputs_.qkv + size_t(row) * shape_.qkv_stride + column_of(entry);
-            tile.softmax.add(entry - first, shape_.first_key(position), position);
+    // Products of a block of entries with a chunk's keys to weights, and what their sums so far shrink by.
+    void weigh(int first_entry, int count, int first, const Sums& sums, float shrink[kBlock]) {
+        float* peaks = sums.peaks + first_entry;
+        float bases[Products::kEntries];
+        for (int i = 0; i < count; ++i) {
+            const float peak = score(first_entry + i, first, scores_.data() + i * kChunkKeys, peaks[i]);
+            bases[i] = peak == -INFINITY ? 0.0f : peak;  // where no key was seen yet
+            shrink[i] = peaks[i] - bases[i];
+            peaks[i] = peak;
         }
-        products_.begin(tile.entries, rows, last - first);
-    }
-
-    void finish(const Tile& tile, int first, int count, T* out) const {
-        for (int entry = first; entry < std::min(count, first + Products::kEntries); ++entry) {
-            T* target = out + size_t(row_of(entry)) * shape_.num_heads * shape_.head_dim + column_of(entry);
-            products_.finish(tile.entries, entry - first, tile.softmax.total[entry - first], target);
+        for (int i = 0; i < kBlock; i += kLanes) store(shrink + i, exp2(load(shrink + i)));
+        for (int i = 0; i < count; ++i) {
+            Weight* weights = weights_.data() + i * kChunkKeys;
+            Vec total{};
+            for (int v = 0; v < kChunkVectors; ++v) {
+                const Vec weight = exp2(load(scores_.data() + i * kChunkKeys + v * kLanes) - bases[i]);
+                scales_.weigh(v, weight, weights, total, [](Weight* target, Vec w) { return Products::keep(target, w); });
+            }
+            Vec& lanes = lanes_.data()[first_entry + i];
+            lanes = fma(lanes, splat(shrink[i]), total);
         }
     }
 
-    const AttentionInputs<T, E>& inputs_;
-    const AttentionShape& shape_;
-    RowGroup rows_;
-    int head_;
+    // Products of an entry with a chunk's keys to scores, as exponents of 2; returns the highest of them and of `before`.
+    float score(int entry, int first, float* products, float before) const {
+        const int position = position_ + entry / group_;
+        const int low = shape_->first_key(position) - first, high = position - first;
+        Vec scores[kChunkVectors];
+        for (int v = 0; v < kChunkVectors; ++v) scores[v] = scales_.score(v, load(products + v * kLanes));
+        if (shape_->soft_cap > 0.0f)
+            for (Vec& score : scores) score = tanh(score) * (shape_->soft_cap * kLog2E);
+        if (low > 0 || high < kChunkKeys - 1) {
+            VecI key;
+            for (int lane = 0; lane < kLanes; ++lane) key[lane] = lane;
+            for (Vec& score : scores) {
+                score = (key >= low) & (key <= high) ? score : splat(-INFINITY);
+                key += kLanes;
+            }
+        }
+        Vec tops = splat(before);
+        for (int v = 0; v < kChunkVectors; ++v) {
+            tops = larger(scores[v], tops);
+            store(products + v * kLanes, scores[v]);
+        }
+        return highest(tops);
+    }
+
+    const AttentionInputs<T, E>* inputs_ = nullptr;
+    const AttentionShape* shape_ = nullptr;
+    RowGroup rows_{};
+    int head_ = 0, group_ = 0, width_ = 0, entries_ = 0, position_ = 0;
     Products products_;
     std::conditional_t<std::is_same_v<E, Code>, Scaled, Unscaled> scales_;
+    Scratch<const T*> queries_;
+    Scratch<Vec> lanes_;  // of each entry's total
+    Scratch<float> scores_, sums_;
+    Scratch<Weight> weights_;
 };
 
 template <typename Products, typename Inputs>
 void attention(typename Products::Element* out, const Inputs& inputs, const AttentionShape& shape) {
     using T = typename Products::Element;
-    const std::vector<RowGroup> groups = group_rows(inputs.owners, inputs.positions, shape);
-    Pool::instance().run(int(groups.size()) * shape.num_kv_heads, [&](int slice) {
-        const RowGroup& rows = groups[slice / shape.num_kv_heads];
-        const int head = slice % shape.num_kv_heads;
-        if (inputs.owners[rows.first] < 0) {  // padding: a group of one row
-            const int width = shape.group() * shape.head_dim;
-            std::fill_n(out + (size_t(rows.first) * shape.num_kv_heads + head) * width, width, T{});
-            return;
-        }
+    static thread_local AttentionPlan kept;
+    AttentionPlan& plan = kept;  // the caller's, whichever thread runs a slice
+    const int threads = Pool::instance().size();
+    plan.make(inputs.owners, inputs.positions, shape, threads);
+    const size_t columns = size_t(shape.num_heads) * shape.head_dim;
+    for (int row = 0; row < shape.rows; ++row)
+        if (inputs.owners[row] < 0) std::fill_n(out + row * columns, columns, T{});  // padding
+    const auto body = [&](int index) {
+        const AttentionSlice& slice = plan.slices[index];
         [[maybe_unused]] const typename Products::Session session;
-        GroupAttention<Products>(inputs, shape, rows, head).run(out);
-    });
+        static thread_local GroupAttention<Products> own;
+        GroupAttention<Products>& group = own;
+        group.begin(inputs, shape, slice.rows, slice.head);
+        const AttentionSlice& next = plan.slices[std::min(index + threads, int(plan.slices.size()) - 1)];  // most likely
+        const KeyRange then = chunks_of(inputs, shape, next.rows, next.head, next.first);
+        if (slice.joint < 0) return group.run(out, slice.first, slice.last, then);
+        const Joint& joint = plan.joints[slice.joint];
+        group.accumulate(slice.first, plan.part(joint, slice.first), then);
+        if (std::atomic_ref(plan.waiting[slice.joint]).fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+        const Sums sums = plan.part(joint, joint.first);  // the last to come adds all up, in their order
+        for (int split = joint.first + 1; split <= joint.last; ++split)
+            add_split(sums, plan.part(joint, split), joint.entries, joint.width);
+        group.finish(sums, out);
+    };
+    const int count = int(plan.slices.size());
+    if (plan.small)
+        for (int index = 0; index < count; ++index) body(index);
+    else
+        Pool::instance().run(count, body);
 }
 
 template <typename E>
@@ -107,9 +196,12 @@ void serve(float* out, const AttentionInputs<float, E>& inputs, const AttentionS
 
 // The cache holds codes where there are scales, else the model's own numbers.
 template <typename T>
-void serve(
+void paged_attention(
     T* out, const T* qkv, const void* keys, const void* values, const float* key_scales, const float* value_scales,
-    const int32_t* tables, const int32_t* owners, const int64_t* positions, const AttentionShape& shape) {
+    const int32_t* tables, const int32_t* owners, const int64_t* positions, int rows, int num_heads, int num_kv_heads,
+    int block_size, int head_dim, int table_stride, int qkv_stride, int window, float scale, float soft_cap) {
+    const AttentionShape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
+                               table_stride, qkv_stride, window,       scale,      soft_cap};
     const auto run = [&]<typename E>(const E* typed_keys) {
         const E* typed_values = static_cast<const E*>(values);
         const AttentionInputs<T, E> inputs{qkv,          typed_keys, typed_values, key_scales,
@@ -125,20 +217,6 @@ void serve(
 }  // namespace
 
 extern "C" {
-void pz_attention_bf16(
-    bf16* out, const bf16* qkv, const void* keys, const void* values, const float* key_scales, const float* value_scales,
-    const int32_t* tables, const int32_t* owners, const int64_t* positions, int rows, int num_heads, int num_kv_heads,
-    int block_size, int head_dim, int table_stride, int qkv_stride, int window, float scale, float soft_cap) {
-    const AttentionShape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
-                               table_stride, qkv_stride, window,       scale,      soft_cap};
-    serve(out, qkv, keys, values, key_scales, value_scales, tables, owners, positions, shape);
-}
-void pz_attention_fp32(
-    float* out, const float* qkv, const void* keys, const void* values, const float* key_scales, const float* value_scales,
-    const int32_t* tables, const int32_t* owners, const int64_t* positions, int rows, int num_heads, int num_kv_heads,
-    int block_size, int head_dim, int table_stride, int qkv_stride, int window, float scale, float soft_cap) {
-    const AttentionShape shape{rows,         num_heads,  num_kv_heads, block_size, head_dim,
-                               table_stride, qkv_stride, window,       scale,      soft_cap};
-    serve(out, qkv, keys, values, key_scales, value_scales, tables, owners, positions, shape);
-}
+PACKED(pz_attention_bf16, paged_attention<bf16>)
+PACKED(pz_attention_fp32, paged_attention<float>)
 }

@@ -1,20 +1,36 @@
 // What attention works on, and the part of it that does not depend on how its products are made. See kernels/ops.py,
 // PagedAttention.
 // An entry is one query: a row's position and one of its heads. The entries of neighbouring rows that share keys are worked
-// on together, a lane each, against chunks of keys that begin at fixed positions. A chunk that an entry does not see leaves
-// it as it was, so an entry's bits do not depend on those beside it.
+// on together, against chunks of keys that begin at fixed positions. A chunk that an entry does not see leaves it as it was,
+// so an entry's bits do not depend on those beside it. Sums begin anew at every split, likewise at fixed positions, and are
+// added to those of the splits before: that can be done as they come, or later when several threads had a split each.
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <type_traits>
 #include <vector>
 
 #include "codes.h"
+#include "exponential.h"
+#include "scratch.h"
 
 constexpr int kChunkKeys = 64;      // keys whose scores are held at once; fixed, so that sums run in one order
-constexpr int kGroupEntries = 64;   // entries that share one reading of keys and values
+constexpr int kSplitKeys = 256;     // keys whose sums begin anew; fixed too, and a multiple of a chunk
+constexpr int kGroupEntries = 96;   // entries that share one reading of keys and values
+constexpr int kChunkVectors = kChunkKeys / kLanes;
 
 inline int rounded_up(int count, int multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+// Asks for a cache line, so that it is near when it comes to be read. Spelled out: gcc takes a function that does nothing else
+// for one without effects, and leaves its calls away.
+inline void fetch_line(const void* p) {
+#if defined(__x86_64__)
+    asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p)));
+#else
+    __builtin_prefetch(p);
+#endif
+}
 
 // E: what the cache holds, the model's own T or codes, which have scales.
 template <typename T, typename E>
@@ -43,6 +59,11 @@ struct KeyRange {
     int end() const { return std::min(high - first + 1, kChunkKeys); }
     KeyRange next() const { return {table, head, first + kChunkKeys, low, high}; }
 
+    // Of those that are there, keys i .. i + count - 1 of the chunk.
+    KeyRange part(int i, int count) const {
+        return {table, head, first, std::max(low, first + i), std::min(high, first + i + count - 1)};
+    }
+
     // body(i, count, index) for each block's part of those that are there: keys i .. i + count - 1 of the chunk are the
     // cache's vectors from number `index` on.
     template <typename Body>
@@ -56,19 +77,37 @@ struct KeyRange {
     }
 };
 
-// What stands between products and softmax, and between weights and values, where the cache holds numbers: nothing.
+// Rows first .. first + rows - 1 belong to one request and stand at consecutive positions.
+struct RowGroup {
+    int first, rows;
+};
+
+// The first chunk of a split, of which the keys that any of the rows sees are there, up to the split's end.
+template <typename Inputs>
+inline KeyRange chunks_of(const Inputs& inputs, const AttentionShape& shape, const RowGroup& rows, int head, int split) {
+    const int position = int(inputs.positions[rows.first]);
+    const int low = std::max(shape.first_key(position), split * kSplitKeys);
+    const int high = std::min(position + rows.rows, (split + 1) * kSplitKeys) - 1;
+    const int32_t* table = inputs.tables + size_t(inputs.owners[rows.first]) * shape.table_stride;
+    return {table, head, low / kChunkKeys * kChunkKeys, low, high};
+}
+
+// What stands between products and softmax, and between weights and values, where the cache holds numbers: a factor.
 struct Unscaled {
+    Vec factor;
+
     template <typename Inputs>
-    void read(const Inputs&, const KeyRange&, const AttentionShape&) {}
+    void read(const Inputs&, const KeyRange&, const AttentionShape&, float score_factor) {
+        factor = splat(score_factor);
+    }
 
-    Vec score(int, Vec product, float scale) const { return product * scale; }
+    // Of the keys that lanes of vector v of a chunk stand for.
+    Vec score(int, Vec product) const { return product * factor; }
 
-    // What the value of key i is multiplied by; `sum` gets the weight.
-    template <typename Round>
-    Vec weight(int, Vec weight, Vec& sum, const Round& round) const {
-        const Vec rounded = round(weight);
-        sum += rounded;
-        return rounded;
+    // Keeps what values are multiplied by; `sum` gets the weight.
+    template <typename Weight, typename Keep>
+    void weigh(int v, Vec weight, Weight* weights, Vec& sum, const Keep& keep) const {
+        sum += keep(weights + v * kLanes, weight);
     }
 };
 
@@ -77,77 +116,56 @@ struct Scaled {
     float keys[kChunkKeys], values[kChunkKeys];
 
     template <typename Inputs>
-    void read(const Inputs& inputs, const KeyRange& range, const AttentionShape& shape) {
+    void read(const Inputs& inputs, const KeyRange& range, const AttentionShape& shape, float score_factor) {
         std::fill_n(keys, kChunkKeys, 0.0f);
         std::fill_n(values, kChunkKeys, 0.0f);
         range.for_blocks(shape, [&](int i, int count, size_t index) {
             std::copy_n(inputs.key_scales + index, count, keys + i);
             std::copy_n(inputs.value_scales + index, count, values + i);
         });
+        for (float& scale : keys) scale *= score_factor;
     }
 
-    Vec score(int i, Vec product, float scale) const { return product * (keys[i] * scale); }
+    Vec score(int v, Vec product) const { return product * load(keys + v * kLanes); }
 
-    template <typename Round>
-    Vec weight(int i, Vec weight, Vec& sum, const Round& round) const {
+    template <typename Weight, typename Keep>
+    void weigh(int v, Vec weight, Weight* weights, Vec& sum, const Keep& keep) const {
         sum += weight;
-        return round(weight * values[i]);
+        keep(weights + v * kLanes, weight * load(values + v * kLanes));
     }
 };
 
-// Rows first .. first + rows - 1 belong to one request and stand at consecutive positions.
-struct RowGroup {
-    int first, rows;
+// Sums over the keys of a split, or of all splits up to one, for each entry of a group: those of weights e^(score - peak),
+// and of values times weights. An entry that saw no key has the total 0.
+struct Sums {
+    float *peaks, *totals;
+    float* mixed;  // [entry][width]
+
+    static size_t floats(int entries, int width) { return size_t(entries) * (2 + width); }
+    static Sums at(float* memory, int entries, int width) {
+        float* scalars = memory + size_t(entries) * width;
+        return {scalars, scalars + entries, memory};
+    }
 };
 
-inline std::vector<RowGroup> group_rows(const int32_t* owners, const int64_t* positions, const AttentionShape& shape) {
-    const int most = std::max(1, kGroupEntries / shape.group());
-    std::vector<RowGroup> groups;
-    for (int row = 0; row < shape.rows; ++row) {
-        const bool follows = row > 0 && owners[row] >= 0 && owners[row] == owners[row - 1] &&
-                             positions[row] == positions[row - 1] + 1 && groups.back().rows < most;
-        if (follows)
-            ++groups.back().rows;
-        else
-            groups.push_back({row, 1});
+// Adds the sums of the next split to those of the splits before.
+inline void add_split(const Sums& sums, const Sums& next, int entries, int width) {
+    for (int entry = 0; entry < entries; ++entry) {
+        if (next.totals[entry] == 0.0f) continue;
+        float *mixed = sums.mixed + size_t(entry) * width, &total = sums.totals[entry], &peak = sums.peaks[entry];
+        const float *next_mixed = next.mixed + size_t(entry) * width, next_total = next.totals[entry];
+        if (total == 0.0f) {
+            std::copy_n(next_mixed, width, mixed);
+            total = next_total, peak = next.peaks[entry];
+            continue;
+        }
+        const bool higher = next.peaks[entry] > peak;
+        const Vec shrink = exp2(splat(higher ? peak - next.peaks[entry] : next.peaks[entry] - peak));
+        total = higher ? total * shrink[0] + next_total : next_total * shrink[0] + total;
+        peak = higher ? next.peaks[entry] : peak;
+        for (int d = 0; d < width; d += kLanes) {
+            const Vec before = load(mixed + d), added = load(next_mixed + d);
+            store(mixed + d, higher ? fma(before, shrink, added) : fma(added, shrink, before));
+        }
     }
-    return groups;
 }
-
-// As many entries as there are lanes, on their way over the keys: an online softmax each.
-struct Softmax {
-    Vec peak = splat(-INFINITY), total{};
-    VecI first_key = VecI{} + 1, last_key{};  // what each entry sees; a lane without an entry sees nothing
-    int lowest = 0, highest = -1;             // over the entries
-
-    void add(int lane, int first, int last) {
-        first_key[lane] = first, last_key[lane] = last;
-        lowest = highest < 0 ? first : std::min(lowest, first);
-        highest = std::max(highest, last);
-    }
-
-    bool sees(int first) const { return highest >= first && lowest < first + kChunkKeys; }
-
-    // Products of a chunk's keys with the entries to weights, each passed through `round`; returns what the sums so far
-    // shrink by.
-    template <typename Scales, typename Round>
-    Vec weigh(Vec scores[kChunkKeys], int first, const AttentionShape& shape, const Scales& scales, const Round& round) {
-        Vec highest_score = peak;
-        for (int i = 0; i < kChunkKeys; ++i) {
-            Vec score = scales.score(i, scores[i], shape.scale);
-            if (shape.soft_cap > 0.0f) score = tanh(score / shape.soft_cap) * shape.soft_cap;
-            const VecI key = VecI{} + (first + i);
-            scores[i] = (key >= first_key) & (key <= last_key) ? score : splat(-INFINITY);
-            highest_score = scores[i] > highest_score ? scores[i] : highest_score;
-        }
-        const Vec base = highest_score == splat(-INFINITY) ? Vec{} : highest_score;  // where no key was seen yet
-        const Vec shrink = exp(peak - base);
-        Vec sums[2] = {};
-        for (int i = 0; i < kChunkKeys; i += 2) {
-            for (int j = 0; j < 2; ++j) scores[i + j] = scales.weight(i + j, exp(scores[i + j] - base), sums[j], round);
-        }
-        total = total * shrink + (sums[0] + sums[1]);
-        peak = highest_score;
-        return shrink;
-    }
-};

@@ -1,6 +1,6 @@
-// The products of attention in bf16 on AMX, sixteen entries a tile: scores = K . Q^T, so that an entry is a lane, and
-// mixed = P . V with weights rounded to bf16. Keys are tiles as they lie in the cache, where its shape allows. Codes become
-// bf16, which holds them exactly, a chunk at a time.
+// The products of attention in bf16 on AMX, sixteen entries a tile: scores = K . Q^T, turned afterwards so that an entry's
+// lie together, and mixed = P . V with weights rounded to bf16. Keys are tiles as they lie in the cache, where its shape
+// allows. Codes become bf16, which holds them exactly, a chunk at a time.
 #pragma once
 #include "amx.h"
 
@@ -9,123 +9,96 @@
 
 namespace amx {
 
-template <typename T>
-class Aligned {
-  public:
-    explicit Aligned(size_t count)
-        : storage_(count + 64 / sizeof(T)),
-          begin_(reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(storage_.data()) + 63) & ~uintptr_t(63))) {}
-    Aligned(const Aligned&) = delete;
-    T* data() const { return begin_; }
-
-  private:
-    std::vector<T> storage_;  // zeros at first
-    T* begin_;
-};
-
 template <typename E>
 class AttentionProducts {
   public:
     using Element = bf16;
     using Stored = E;
+    using Weight = bf16;
     using Session = Tiles;
     static constexpr int kEntries = kTileRows;
 
-    struct Entries {
-        std::vector<uint32_t> queries;  // right operands
-        std::vector<float> mixed;       // [entry][column]
-    };
-
-    explicit AttentionProducts(const AttentionShape& shape)
-        : shape_(shape),
-          width_(rounded_up(shape.head_dim, kTileInputs)),
-          in_place_(!kCodes && shape.block_size % kTileRows == 0 && shape.head_dim % kTileInputs == 0),
-          nothing_(width_),
-          key_copy_(in_place_ ? 0 : size_t(kChunkKeys) * width_),
-          values_(size_t(kChunkKeys) / 2 * width_) {}
-
-    void begin(Entries& entries, const bf16* const rows[kEntries], int count) const {
-        entries.queries.resize(size_t(width_) / kTileInputs * kTileWords);
-        entries.mixed.assign(size_t(kEntries) * width_, 0.0f);
-        std::vector<bf16> gathered(size_t(count) * width_);
-        for (int i = 0; i < count; ++i) copy_query(gathered.data() + size_t(i) * width_, rows[i]);
-        pack_rows(entries.queries.data(), gathered.data(), count, width_, size_t(width_));
+    // rows: the queries of `count` entries.
+    void begin(const AttentionShape& shape, const bf16* const* rows, int count) {
+        shape_ = &shape;
+        width_ = rounded_up(shape.head_dim, kTileInputs);
+        in_place_ = !kCodes && shape.block_size % kTileRows == 0 && shape.head_dim % kTileInputs == 0;
+        std::fill_n(nothing_.at_least(width_), width_, E{});
+        key_copy_.at_least(size_t(kChunkKeys) * width_);
+        values_.at_least(size_t(kChunkKeys) / 2 * width_);
+        bf16* gathered = gathered_.at_least(size_t(kEntries) * width_);
+        uint32_t* packed = queries_.at_least(size_t(rounded_up(count, kEntries)) * width_ / 2);
+        for (int first = 0; first < count; first += kEntries, packed += size_t(kEntries) * width_ / 2) {
+            const int together = std::min(kEntries, count - first);
+            for (int i = 0; i < together; ++i) copy_query(gathered + size_t(i) * width_, rows[first + i]);
+            pack_rows(packed, gathered, together, width_, size_t(width_));
+        }
     }
 
     // Values that are not there are zeros. A key that is not there may be read where it shares a block with one that is: its
-    // scores are hidden.
-    void read(const AttentionInputs<bf16, E>& inputs, const KeyRange& range) {
-        fetch(inputs, range.next());
+    // scores are hidden. Meanwhile the chunk that comes next is asked for.
+    void read(const AttentionInputs<bf16, E>& inputs, const KeyRange& range, const KeyRange& next) {
+        fetch(inputs, next);
         const E* values[kChunkKeys];
         std::fill_n(values, kChunkKeys, nothing_.data());
         std::fill_n(keys_, kKeyTiles, nullptr);
-        range.for_blocks(shape_, [&](int first, int count, size_t index) {
+        range.for_blocks(*shape_, [&](int first, int count, size_t index) {
             for (int i = first; i < first + count; ++i, ++index) {
-                values[i] = inputs.values + index * shape_.head_dim;
-                read_key(i, inputs.keys + index * shape_.head_dim);
+                values[i] = inputs.values + index * shape_->head_dim;
+                read_key(i, inputs.keys + index * shape_->head_dim);
             }
         });
         pack_values(values);
     }
 
-    // Asks for a chunk's keys and values, so that they are near when it comes to be read.
-    void fetch(const AttentionInputs<bf16, E>& inputs, const KeyRange& range) const {
-        range.for_blocks(shape_, [&](int, int count, size_t index) {
-            const char* keys = reinterpret_cast<const char*>(inputs.keys + index * shape_.head_dim);
-            const char* values = reinterpret_cast<const char*>(inputs.values + index * shape_.head_dim);
-            const size_t bytes = size_t(count) * shape_.head_dim * sizeof(E);
-            for (size_t at = 0; at < bytes; at += 64) {
-                _mm_prefetch(keys + at, _MM_HINT_T1);
-                _mm_prefetch(values + at, _MM_HINT_T1);
-            }
-        });
-    }
-
-    void scores(const Entries& entries, Vec out[kChunkKeys]) const {
+    // Products [entry][key] of `count` entries from number `first`, a multiple of kEntries, on with a chunk's keys; those with
+    // keys that are not there may be anything.
+    void scores(int first, int count, float* out) const {
+        const uint32_t* queries = queries_.data() + size_t(first) * width_ / 2;
         for (int t = 0; t < kKeyTiles; ++t) {
             if (keys_[t] == nullptr) continue;
+            alignas(64) Words products[kTileRows];  // [key][entry]
+            written();
             _tile_zero(0);
             for (int k = 0; k < width_ / kTileInputs; ++k) {
                 _tile_loadd(4, keys_[t] + size_t(k) * kTileInputs, sizeof(bf16) * width_);
-                _tile_loadd(6, entries.queries.data() + size_t(k) * kTileWords, 64);
+                _tile_loadd(6, queries + size_t(k) * kTileWords, 64);
                 _tile_dpbf16ps(0, 4, 6);
             }
-            _tile_stored(0, out + t * kTileRows, 64);
+            _tile_stored(0, products, 64);
+            written();
+            transpose(products);
+            for (int i = 0; i < count; ++i) std::memcpy(out + i * kChunkKeys + t * kTileRows, &products[i], sizeof products[i]);
         }
     }
 
-    // To the nearest bf16, ties to even; weights are finite.
-    static Vec round(Vec weight) {
+    // Keeps weights, which are finite, to the nearest bf16, ties to even; returns what they became.
+    static Vec keep(bf16* target, Vec weight) {
         const VecU word = reinterpret_cast<VecU>(weight);
-        return reinterpret_cast<Vec>((word + 0x7fffu + ((word >> 16) & 1u)) & 0xffff0000u);
+        const VecU upper = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
+        const VecH half = __builtin_convertvector(upper, VecH);
+        std::memcpy(target, &half, sizeof half);
+        return reinterpret_cast<Vec>(upper << 16);
     }
 
-    void add_values(Entries& entries, const Vec weights[kChunkKeys], Vec shrink) const {
-        Words left[kSteps * kTileRows];  // [step][entry][key]
-        for (int pair = 0; pair < kChunkKeys / 2; ++pair) {
-            const VecU even = reinterpret_cast<VecU>(weights[2 * pair]), odd = reinterpret_cast<VecU>(weights[2 * pair + 1]);
-            left[pair] = reinterpret_cast<Words>((even >> 16) | odd);
-        }
-        for (int step = 0; step < kSteps; ++step) transpose(left + step * kTileRows);
-        alignas(64) float sums[kTileWords];
-        for (int column = 0; column < width_; column += kTileRows) {
+    // mixed [entry][width] = mixed * shrink + weights [entry][key] times values.
+    void add_values(int, int count, const bf16* weights, const float* shrink, float* mixed, int width) const {
+        written();
+        for (int column = 0; column < width; column += kTileRows) {
+            alignas(64) float sums[kTileWords];
             _tile_zero(1);
             for (int step = 0; step < kSteps; ++step) {
-                _tile_loadd(5, left + step * kTileRows, 64);
+                _tile_loadd(5, weights + step * kTileInputs, sizeof(bf16) * kChunkKeys);
                 _tile_loadd(7, value_tile(step, column / kTileRows), 64);
                 _tile_dpbf16ps(1, 5, 7);
             }
             _tile_stored(1, sums, 64);
-            for (int entry = 0; entry < kEntries; ++entry) {
-                float* mixed = entries.mixed.data() + size_t(entry) * width_ + column;
-                store(mixed, fma(load(mixed), splat(shrink[entry]), load(sums + entry * kTileRows)));
+            written();
+            for (int entry = 0; entry < count; ++entry) {
+                float* place = mixed + size_t(entry) * width + column;
+                store(place, fma(load(place), splat(shrink[entry]), load(sums + entry * kTileRows)));
             }
         }
-    }
-
-    void finish(const Entries& entries, int entry, float total, bf16* out) const {
-        const float* mixed = entries.mixed.data() + size_t(entry) * width_;
-        for_lanes(shape_.head_dim, [&](int d, auto load_at, auto store_at) { store_at(out + d, load_at(mixed + d) / total); });
     }
 
   private:
@@ -134,6 +107,22 @@ class AttentionProducts {
     static constexpr int kSteps = kChunkKeys / kTileInputs;   // in P . V
 
     typedef uint16_t Halves __attribute__((vector_size(64)));
+
+    // gcc does not know that the instructions on tiles read and write memory.
+    static void written() { asm volatile("" : : : "memory"); }
+
+    // Asks for a chunk's keys and values, so that they are near when it comes to be read.
+    void fetch(const AttentionInputs<bf16, E>& inputs, const KeyRange& range) const {
+        range.for_blocks(*shape_, [&](int, int count, size_t index) {
+            const char* keys = reinterpret_cast<const char*>(inputs.keys + index * shape_->head_dim);
+            const char* values = reinterpret_cast<const char*>(inputs.values + index * shape_->head_dim);
+            const size_t bytes = size_t(count) * shape_->head_dim * sizeof(E);
+            for (size_t at = 0; at < bytes; at += 64) {
+                fetch_line(keys + at);
+                fetch_line(values + at);
+            }
+        });
+    }
 
     // Sixteen codes, of which `count` are there, the others zero, as fp32 bits: their upper halves are bf16.
     static VecU code_bits(const Code* codes) { return reinterpret_cast<VecU>(load(codes)); }
@@ -152,8 +141,8 @@ class AttentionProducts {
     void copy_query(bf16* target, const bf16* row) const {
         Halves order;
         for (uint16_t i = 0; i < kTileInputs; ++i) order[i] = kCodes ? i / 2 + (i % 2) * kTileRows : i;
-        for (int column = 0; column < shape_.head_dim; column += kTileInputs) {
-            const Halves words = __builtin_shuffle(Halves(load_words(row + column, shape_.head_dim - column)), order);
+        for (int column = 0; column < shape_->head_dim; column += kTileInputs) {
+            const Halves words = __builtin_shuffle(Halves(load_words(row + column, shape_->head_dim - column)), order);
             std::memcpy(target + column, &words, sizeof words);
         }
     }
@@ -165,14 +154,17 @@ class AttentionProducts {
             return;
         }
         tile = key_copy_.data() + size_t(i / kTileRows) * kTileRows * width_;
-        std::copy_n(key, shape_.head_dim, key_copy_.data() + size_t(i) * width_);
+        for (int column = 0; column < shape_->head_dim; column += kTileInputs) {
+            const Words words = load_words(key + column, shape_->head_dim - column);
+            std::memcpy(key_copy_.data() + size_t(i) * width_ + column, &words, sizeof words);
+        }
     }
 
     // Of each thirty-two columns the halves in turns, which is how they come out of widening: 0, 16, 1, 17, ...
     void read_key(int i, const Code* key) {
         keys_[i / kTileRows] = key_copy_.data() + size_t(i / kTileRows) * kTileRows * width_;
         bf16* target = key_copy_.data() + size_t(i) * width_;
-        const int whole = shape_.head_dim / kTileInputs * kTileInputs, rest = shape_.head_dim - whole;
+        const int whole = shape_->head_dim / kTileInputs * kTileInputs, rest = shape_->head_dim - whole;
         for (int column = 0; column < whole; column += kTileInputs)
             store_in_turns(target + column, code_bits(key + column), code_bits(key + column + kTileRows));
         if (rest > 0)
@@ -191,10 +183,10 @@ class AttentionProducts {
             second_half[i] = first_half[i] + kTileRows;
         }
         for (int pair = 0; pair < kChunkKeys / 2; ++pair) {
-            for (int column = 0; column < shape_.head_dim; column += kTileInputs) {
+            for (int column = 0; column < shape_->head_dim; column += kTileInputs) {
                 uint32_t* target = value_tile(pair / kTileRows, column / kTileRows) + size_t(pair % kTileRows) * kTileRows;
-                const Words even = load_words(rows[2 * pair] + column, shape_.head_dim - column);
-                const Words odd = load_words(rows[2 * pair + 1] + column, shape_.head_dim - column);
+                const Words even = load_words(rows[2 * pair] + column, shape_->head_dim - column);
+                const Words odd = load_words(rows[2 * pair + 1] + column, shape_->head_dim - column);
                 const Halves low = __builtin_shuffle(Halves(even), Halves(odd), first_half);
                 const Halves high = __builtin_shuffle(Halves(even), Halves(odd), second_half);
                 std::memcpy(target, &low, sizeof low);
@@ -204,7 +196,7 @@ class AttentionProducts {
     }
 
     void pack_values(const Code* const rows[kChunkKeys]) {
-        const int whole = shape_.head_dim / kTileRows * kTileRows, rest = shape_.head_dim - whole;
+        const int whole = shape_->head_dim / kTileRows * kTileRows, rest = shape_->head_dim - whole;
         for (int pair = 0; pair < kChunkKeys / 2; ++pair) {
             const Code *even = rows[2 * pair], *odd = rows[2 * pair + 1];
             uint32_t* target = value_tile(pair / kTileRows, 0) + size_t(pair % kTileRows) * kTileRows;
@@ -214,13 +206,13 @@ class AttentionProducts {
         }
     }
 
-    const AttentionShape& shape_;
-    int width_;
-    bool in_place_;
-    std::vector<E> nothing_;  // zeros
-    Aligned<bf16> key_copy_;
-    Aligned<uint32_t> values_;
-    const bf16* keys_[kKeyTiles] = {};  // row-major tiles; null where none of the keys is there
+    const AttentionShape* shape_ = nullptr;
+    int width_ = 0;
+    bool in_place_ = false;
+    Scratch<E> nothing_;  // zeros
+    Scratch<bf16> gathered_, key_copy_;
+    Scratch<uint32_t> queries_, values_;  // right operands
+    const bf16* keys_[kKeyTiles] = {};    // row-major tiles; null where none of the keys is there
 };
 
 }  // namespace amx

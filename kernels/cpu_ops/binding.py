@@ -1,10 +1,16 @@
-"""From tensors to the C ABI: pointers, dtype suffixes, and the checks that C++ cannot make."""
+"""From tensors to the C ABI: pointers, dtype suffixes, and the checks that C++ cannot make.
+
+Owns how arguments are packed (packed.h reads them) and the one place where every call goes through, so that
+`kernels.cpu_ops.tape` can keep the calls of a step.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from collections.abc import Callable
-from ctypes import c_float, c_int, c_void_p
-from typing import Any
+from ctypes import c_char_p, c_int
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,18 +22,58 @@ from kernels.registry import BackendUnavailable
 SUFFIXES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 
-def function(name: str, num_pointers: int, num_ints: int, num_floats: int = 0) -> Callable[..., Any]:
-    """The C function `name`, which takes pointers, then ints, then floats, and returns nothing."""
+class Watcher(Protocol):
+    """Is told what happens, in its order."""
+
+    def called(self, address: int, packet: bytes) -> None:
+        """The function at `address` was called with the packed arguments."""
+
+    def left(self, what: str) -> None:
+        """Something was computed outside of the library."""
+
+
+_watcher: Watcher | None = None
+
+
+def function(name: str, num_pointers: int, num_ints: int, num_floats: int = 0) -> Callable[..., None]:
+    """The C function `name`, which takes pointers, then ints, then floats. A pointer may be None."""
+    call = symbol(name)
+    call.argtypes, call.restype = [c_char_p], None
+    address = ctypes.cast(call, ctypes.c_void_p).value or 0
+    pack = struct.Struct(f"@{num_pointers}P{num_ints}i{num_floats}f").pack
+
+    def packed(*arguments: Any) -> None:
+        packet = pack(*(0 if argument is None else argument for argument in arguments))
+        call(packet)
+        if _watcher is not None:
+            _watcher.called(address, packet)
+
+    return packed
+
+
+def symbol(name: str) -> Any:
+    """The library's function `name`, without types. BackendUnavailable where it has none."""
     try:
-        found = getattr(library(), name)
+        return getattr(library(), name)
     except AttributeError as error:
         raise BackendUnavailable(f"the library has no function {name}") from error
-    found.argtypes = [c_void_p] * num_pointers + [c_int] * num_ints + [c_float] * num_floats
-    found.restype = None
-    return found  # type: ignore[no-any-return]
 
 
-def by_dtype(name: str, num_pointers: int, num_ints: int, num_floats: int = 0) -> dict[torch.dtype, Callable[..., Any]]:
+def watch(watcher: Watcher | None) -> None:
+    """From now on `watcher` is told of every call, after it was made; None: nobody is."""
+    global _watcher
+    _watcher = watcher
+
+
+def leaves(what: str) -> None:
+    """To be called where an op of this backend computes something outside of the library: `what`, for people."""
+    if _watcher is not None:
+        _watcher.left(what)
+
+
+def by_dtype(
+    name: str, num_pointers: int, num_ints: int, num_floats: int = 0
+) -> dict[torch.dtype, Callable[..., None]]:
     """The variants of a function, by the dtype of its tensors."""
     return {
         dtype: function(f"{name}_{suffix}", num_pointers, num_ints, num_floats) for dtype, suffix in SUFFIXES.items()
@@ -70,4 +116,4 @@ def rows_pointer(tensor: Tensor, dtype: torch.dtype) -> tuple[int, int]:
 
 def set_threads(count: int) -> None:
     """How many threads the kernels use, the caller's among them."""
-    function("pz_set_threads", 0, 1)(count)
+    symbol("pz_set_threads")(c_int(count))

@@ -29,6 +29,7 @@ FLAGS = ("-std=c++20", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "
 BUILD_TIMEOUT_S = 120
 CACHE_VARIABLE = "PIZARRA_KERNEL_CACHE"
 MARCH_VARIABLE = "PIZARRA_KERNEL_MARCH"
+EMULATE_VARIABLE = "PIZARRA_KERNEL_EMULATE_AMX"
 
 
 def compiler() -> str:
@@ -50,8 +51,10 @@ def cache_folder() -> Path:
 
 def flags() -> tuple[str, ...]:
     """What the compiler is told: the instructions of this processor, or of an older one named by $PIZARRA_KERNEL_MARCH
-    (such as haswell for AVX2, skylake-avx512 for AVX-512 without matrix tiles)."""
-    return (*FLAGS, f"-march={os.environ.get(MARCH_VARIABLE) or 'native'}")
+    (such as haswell for AVX2, skylake-avx512 for AVX-512 without matrix tiles). With $PIZARRA_KERNEL_EMULATE_AMX, which
+    tests set, the code for matrix tiles runs where there are none (amx_emulated.h)."""
+    emulated = ("-DPIZARRA_EMULATE_AMX",) if os.environ.get(EMULATE_VARIABLE) else ()
+    return (*FLAGS, f"-march={os.environ.get(MARCH_VARIABLE) or 'native'}", *emulated)
 
 
 def processor() -> str:

@@ -11,7 +11,10 @@ inline void dot_tile(const float* x, size_t ldx, const W* w, size_t ldw, int K, 
     const int whole = K - K % kLanes;
     for (int k = 0; k < whole; k += kLanes) {
         Vec wide[NR];
-        for (int n = 0; n < NR; ++n) wide[n] = load(w + n * ldw + k);
+        for (int n = 0; n < NR; ++n) {
+            wide[n] = load(w + n * ldw + k);
+            if (sizeof(W) == sizeof(bf16)) __builtin_prefetch(w + (n + NR) * ldw + k);  // straight from memory: the next rows
+        }
         for (int m = 0; m < MR; ++m) {
             const Vec row = load(x + m * ldx + k);
             for (int n = 0; n < NR; ++n) acc[m][n] = fma(row, wide[n], acc[m][n]);

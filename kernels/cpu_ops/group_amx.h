@@ -6,8 +6,7 @@
 #include "amx.h"
 #include "group_tiles.h"
 
-#if defined(PIZARRA_AMX) && defined(__AVX512FP16__)
-#define PIZARRA_GROUP_AMX 1
+#if defined(PIZARRA_AMX)
 #include <utility>
 #include <vector>
 
@@ -23,11 +22,30 @@ constexpr size_t kBlockBytes = 768 << 10;    // of activations that stay in the 
 constexpr size_t kFetchAhead = 4096;         // bytes of codes that are asked for before they are expanded
 
 // How much an expanded code is too large by.
+#ifdef __AVX512FP16__
+constexpr float kByteExcess = 1.0f;
+#else
+constexpr float kByteExcess = 0.0f;
+#endif
 template <int Bits>
-constexpr float kExcess = Bits == 4 ? 128.0f : 1.0f;
+constexpr float kExcess = Bits == 4 ? 128.0f : kByteExcess;
 
-// The codes of `Inputs` inputs as bf16. Bits 0x4300 with a code of 4 bits are the number 128 + code. One of 8 bits, plus one so
-// that it is never zero, becomes fp16 exactly, and that bf16 by dropping three empty bits and moving the exponent.
+// 32 codes of 8 bits as bf16: plus one, so that none is zero, they become fp16 exactly, and that bf16 by dropping three empty
+// bits and moving the exponent; without fp16 arithmetic, fp32, of which bf16 is the upper half.
+inline __m512i halves_of_bytes(__m512i code) {
+#ifdef __AVX512FP16__
+    const __m512i one = _mm512_set1_epi16(1), exponent = _mm512_set1_epi16((127 - 15) << 7);
+    const __m512i half = _mm512_castph_si512(_mm512_cvtepu16_ph(_mm512_add_epi16(code, one)));
+    return _mm512_add_epi16(_mm512_srli_epi16(half, 3), exponent);
+#else
+    constexpr __mmask32 kOdd = 0xaaaaaaaa;
+    const __m512i even = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_and_si512(code, _mm512_set1_epi32(0xffff))));
+    const __m512i odd = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srli_epi32(code, 16)));
+    return _mm512_mask_mov_epi16(_mm512_srli_epi32(even, 16), kOdd, odd);
+#endif
+}
+
+// The codes of `Inputs` inputs as bf16. Bits 0x4300 with a code of 4 bits are the number 128 + code.
 template <int Bits, int Inputs>
 inline void expand(const uint8_t* codes, uint32_t* tile) {
     for (int line = 0; line < Inputs * kPanel * Bits / 8; line += 64)
@@ -45,12 +63,10 @@ inline void expand(const uint8_t* codes, uint32_t* tile) {
             _mm512_store_si512(tile + 3 * kPanel, _mm512_or_si512(_mm512_srli_epi16(four, 12), number));
         }
     } else {
-        const __m512i one = _mm512_set1_epi16(1), exponent = _mm512_set1_epi16((127 - 15) << 7);
 #pragma GCC unroll 16
         for (int row = 0; row < Inputs / 2; ++row, codes += 32, tile += kPanel) {
-            const __m512i code = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
-            const __m512i half = _mm512_castph_si512(_mm512_cvtepu16_ph(_mm512_add_epi16(code, one)));
-            _mm512_store_si512(tile, _mm512_add_epi16(_mm512_srli_epi16(half, 3), exponent));
+            const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+            _mm512_store_si512(tile, halves_of_bytes(_mm512_cvtepu8_epi16(bytes)));
         }
     }
 }
@@ -220,7 +236,7 @@ void few_rows(const GroupProduct& product, const Activations& activations, const
     Workspace work(kRing, weight.groups());
     for (int panel = first; panel < last; ++panel) {
         const Expanding<Bits> codes(weight, panel, {work.tiles, kRing - 1});
-        scales.read(panel, work.scales);
+        scales.read(panel, work.scales, panel + 1);
         Vec result[R];
         panel_times<R>(weight, codes, work.scales, activations.x, activations.ldx, sums, work.products, result);
         product.finish(0, activations.tile_rows, panel, result);
@@ -250,7 +266,7 @@ void many_rows(
                 const Expanded codes{work.tiles + i * panel_words, -1};
                 PanelScale* panel_scales = work.scales + size_t(i) * groups;
                 if (tile == 0) {
-                    scales.read(begin + i, panel_scales);
+                    scales.read(begin + i, panel_scales, begin + i + 1);
                     const Expanding<Bits> fresh(weight, begin + i, codes);
                     panel_times<kTileRows>(weight, fresh, panel_scales, x, ldx, own, work.products, result);
                 } else {

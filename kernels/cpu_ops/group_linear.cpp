@@ -2,6 +2,8 @@
 #include "group_amx.h"
 #include "group_tiles.h"
 #include "group_vector.h"
+#include "group_words.h"
+#include "packed.h"
 #include "pool.h"
 
 namespace {
@@ -11,9 +13,10 @@ void group_linear(Out* out, const T* x, const GroupWeight* weight, const T* bias
     constexpr bool kHalves = sizeof(T) == sizeof(bf16);
     const GroupProduct product{
         out, x, bias, sizeof(Out) == sizeof(bf16), kHalves, *weight, rows, size_t(ldx), size_t(ldo)};
-#ifdef PIZARRA_GROUP_AMX
+#ifdef PIZARRA_AMX
     if (kHalves && amx::granted()) return group_amx::multiply(product);
 #endif
+    if (kHalves) return group_words::multiply(product);
     group_vector::multiply(product);
 }
 
@@ -46,19 +49,9 @@ void group_embedding(Out* out, const int64_t* ids, const GroupWeight* table, int
 }  // namespace
 
 extern "C" {
-void pz_group_linear_bf16(bf16* out, const bf16* x, const GroupWeight* w, const bf16* bias, int rows, int ldx, int ldo) {
-    group_linear(out, x, w, bias, rows, ldx, ldo);
-}
-void pz_group_linear_bf16_fp32(float* out, const bf16* x, const GroupWeight* w, const bf16* bias, int rows, int ldx, int ldo) {
-    group_linear(out, x, w, bias, rows, ldx, ldo);
-}
-void pz_group_linear_fp32(float* out, const float* x, const GroupWeight* w, const float* bias, int rows, int ldx, int ldo) {
-    group_linear(out, x, w, bias, rows, ldx, ldo);
-}
-void pz_group_embedding_bf16(bf16* out, const int64_t* ids, const GroupWeight* table, int count, int ldo) {
-    group_embedding(out, ids, table, count, ldo);
-}
-void pz_group_embedding_fp32(float* out, const int64_t* ids, const GroupWeight* table, int count, int ldo) {
-    group_embedding(out, ids, table, count, ldo);
-}
+PACKED(pz_group_linear_bf16, group_linear<bf16, bf16>)
+PACKED(pz_group_linear_bf16_fp32, group_linear<bf16, float>)
+PACKED(pz_group_linear_fp32, group_linear<float, float>)
+PACKED(pz_group_embedding_bf16, group_embedding<bf16>)
+PACKED(pz_group_embedding_fp32, group_embedding<float>)
 }

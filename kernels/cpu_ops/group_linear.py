@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.cpu_ops.binding import by_dtype, function, pointer, rows_pointer
+from kernels.cpu_ops.binding import by_dtype, function, leaves, pointer, rows_pointer
 from kernels.cpu_ops.group_tiles import TiledQuant, serves, tiled
 from kernels.group_quant import GroupQuant
 from kernels.reference import group_linear as reference
@@ -23,6 +23,7 @@ def prepare_group_quant(weight: GroupQuant) -> GroupQuant:
 def group_linear(out: Tensor, x: Tensor, weight: GroupQuant, bias: Tensor | None) -> None:
     """See `kernels.ops.GroupLinear`. A weight that `group_tiles.serves` refused goes to the reference."""
     if not isinstance(weight, TiledQuant):
+        leaves("a product of a format that the C++ kernels do not take")
         reference.group_linear(out, x, weight, bias)
         return
     dtype, out_dtype = x.dtype, out.dtype
@@ -36,6 +37,7 @@ def group_linear(out: Tensor, x: Tensor, weight: GroupQuant, bias: Tensor | None
 def group_embedding(out: Tensor, token_ids: Tensor, table: GroupQuant) -> None:
     """See `kernels.ops.GroupEmbedding`. A table that `group_tiles.serves` refused goes to the reference."""
     if not isinstance(table, TiledQuant):
+        leaves("an embedding of a format that the C++ kernels do not take")
         reference.group_embedding(out, token_ids, table)
         return
     target, stride = rows_pointer(out, out.dtype)

@@ -84,10 +84,10 @@ class ScaleReader {
         : weight_(weight), groups_(weight.groups()), scales_((groups_ + weight.sub_groups - 1) / weight.sub_groups),
           excess_(excess) {}
 
-    // Those of all groups of a panel; asks for the next panel's.
-    __attribute__((noinline)) void read(int panel, PanelScale* to) const {
+    // Those of all groups of a panel; asks for those of panel `next`.
+    __attribute__((noinline)) void read(int panel, PanelScale* to, int next) const {
         for (int g = 0; g < groups_; ++g) {
-            fetch(panel + 1, g);
+            fetch(next, g);
             to[g] = read(panel, g);
         }
     }

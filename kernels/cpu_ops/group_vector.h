@@ -1,5 +1,6 @@
-// out = x . codes by vector instructions, an output per lane: a group's codes are expanded to fp32 once for all rows.
-// Every output of a row sums its group in two chains (even and odd inputs), then the groups in order, whatever the rows are.
+// out = x . codes for fp32 activations by vector instructions, an output per lane: a group's codes are expanded to fp32 once for
+// all rows. Every output of a row sums its group in two chains (even and odd inputs), then the groups in order, whatever the
+// rows are.
 #pragma once
 #include <type_traits>
 #include <vector>

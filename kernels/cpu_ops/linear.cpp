@@ -4,12 +4,16 @@
 
 #include "dot.h"
 #include "linear_amx.h"
+#include "linear_halves.h"
+#include "packed.h"
 #include "pool.h"
 
 namespace {
 
-constexpr int kDotRows = 4, kDotOutputs = 3;  // 12 sums, 3 weights and a row fill the 16 registers of AVX2
+// 12 sums, 3 weights and a row fill the 16 registers of AVX2; 24, 4 and a row those of AVX-512.
+constexpr int kDotRows = kLanes == 16 ? 6 : 4, kDotOutputs = kLanes == 16 ? 4 : 3;
 constexpr int kBlockRows = 64;                  // rows of x that stay in the second-level cache
+constexpr int kAloneRows = 4;                   // so few are widened by the caller: waking the others takes longer
 constexpr int kSliceOutputs = 48;               // weight rows that one claimed slice covers
 
 template <typename T>
@@ -32,14 +36,19 @@ void rows_times(
     int m = 0;
     for (; m + kDotRows <= M; m += kDotRows)
         store_tile<kDotRows, NR>(x + size_t(m) * K, K, w, ldw, bias, out + m * ldo, ldo);
-    for (; m < M; ++m) store_tile<1, NR>(x + size_t(m) * K, K, w, ldw, bias, out + m * ldo, ldo);
+    if (kDotRows > 4 && m + 4 <= M) {
+        store_tile<4, NR>(x + size_t(m) * K, K, w, ldw, bias, out + m * ldo, ldo);
+        m += 4;
+    }
+    for (; m + 2 <= M; m += 2) store_tile<2, NR>(x + size_t(m) * K, K, w, ldw, bias, out + m * ldo, ldo);
+    if (m < M) store_tile<1, NR>(x + size_t(m) * K, K, w, ldw, bias, out + m * ldo, ldo);
 }
 
-// `widened` holds kDotOutputs rows of fp32: with several rows of x it pays to expand bf16 weights once.
+// `widened` holds kDotOutputs rows of fp32: with several tiles of rows it pays to expand bf16 weights once.
 template <int NR, typename W, typename Out>
 void outputs_tile(
     const float* x, int M, int K, const W* w, const float* bias, Out* out, size_t ldo, float* widened) {
-    if (sizeof(W) == 4 || M < kDotRows) {
+    if (sizeof(W) == 4 || M <= kDotRows) {
         rows_times<NR>(x, M, K, w, size_t(K), bias, out, ldo);
         return;
     }
@@ -49,12 +58,18 @@ void outputs_tile(
 
 template <typename T, typename Out>
 void linear_by_vectors(Out* out, const T* x, const T* weight, const float* bias, int M, int N, int K, int ldx, int ldo) {
-    std::vector<float> wide(size_t(M) * K);
-    for (int m = 0; m < M; ++m) widen_row(wide.data() + size_t(m) * K, x + size_t(m) * ldx, K);
+    static thread_local std::vector<float> storage;
+    storage.resize(size_t(M) * K);
+    float* wide = storage.data();  // of this thread, for all
+    const auto widen_one = [&](int m) { widen_row(wide + size_t(m) * K, x + size_t(m) * ldx, K); };
+    if (M <= kAloneRows)
+        for (int m = 0; m < M; ++m) widen_one(m);
+    else
+        Pool::instance().run(M, widen_one);
     const int slices = (N + kSliceOutputs - 1) / kSliceOutputs;
     for (int first = 0; first < M; first += kBlockRows) {
         const int rows = std::min(kBlockRows, M - first);
-        const float* block = wide.data() + size_t(first) * K;
+        const float* block = wide + size_t(first) * K;
         Out* target = out + size_t(first) * ldo;
         Pool::instance().run(slices, [&](int slice) {
             static thread_local std::vector<float> widened;
@@ -81,19 +96,16 @@ void linear(Out* out, const T* x, const T* weight, const T* bias, int M, int N, 
         if (amx::granted()) return amx::linear(out, x, weight, shift, M, N, K, size_t(ldx), size_t(ldo));
     }
 #endif
+#ifdef PIZARRA_HALVES
+    if constexpr (sizeof(T) == 2) return halves::linear(out, x, weight, shift, M, N, K, size_t(ldx), size_t(ldo));
+#endif
     linear_by_vectors(out, x, weight, shift, M, N, K, ldx, ldo);
 }
 
 }  // namespace
 
 extern "C" {
-void pz_linear_bf16(bf16* out, const bf16* x, const bf16* w, const bf16* bias, int M, int N, int K, int ldx, int ldo) {
-    linear(out, x, w, bias, M, N, K, ldx, ldo);
-}
-void pz_linear_bf16_fp32(float* out, const bf16* x, const bf16* w, const bf16* bias, int M, int N, int K, int ldx, int ldo) {
-    linear(out, x, w, bias, M, N, K, ldx, ldo);
-}
-void pz_linear_fp32(float* out, const float* x, const float* w, const float* bias, int M, int N, int K, int ldx, int ldo) {
-    linear(out, x, w, bias, M, N, K, ldx, ldo);
-}
+PACKED(pz_linear_bf16, linear<bf16, bf16>)
+PACKED(pz_linear_bf16_fp32, linear<bf16, float>)
+PACKED(pz_linear_fp32, linear<float, float>)
 }

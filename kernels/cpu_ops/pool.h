@@ -15,9 +15,14 @@ class Pool {
     void resize(int threads);
     int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-    // Calls body(0) to body(count - 1), in any order, on any thread; returns when all are done.
+    // Calls body(0) to body(count - 1), in any order, on any thread; returns when all are done. A single slice, and every
+    // slice of a pool without workers, runs on the caller's thread and costs nothing more than the call.
     template <typename Body>
     void run(int count, const Body& body) {
+        if (count <= 1 || workers_.empty()) {
+            for (int i = 0; i < count; ++i) body(i);
+            return;
+        }
         auto call = [](const void* context, int index) { (*static_cast<const Body*>(context))(index); };
         run_slices(count, call, &body);
     }
@@ -31,12 +36,17 @@ class Pool {
     void work();      // a worker's life
     void stop();
 
+    // All of a job on one cache line: what a fork and a join cost is how often a line moves between cores, and apart from
+    // each other these take half again as long.
+    struct alignas(64) Job {
+        std::atomic<uint64_t> ticket{0};  // job number << 32 | next slice
+        std::atomic<Call> call{nullptr};
+        std::atomic<const void*> context{nullptr};
+        std::atomic<int> count{0}, ended{0};  // slices
+        std::atomic<uint32_t> posted{0};      // jobs so far: what sleeping workers wait on
+        std::atomic<int> sleeping{0};
+        std::atomic<bool> stopping{false};
+    };
+    Job job_;
     std::vector<std::thread> workers_;
-    std::atomic<uint64_t> ticket_{0};  // job number << 32 | next slice
-    std::atomic<int> count_{0}, done_{0};
-    std::atomic<Call> call_{nullptr};
-    std::atomic<const void*> context_{nullptr};
-    std::atomic<uint32_t> posted_{0};  // what sleeping workers wait on
-    std::atomic<int> sleeping_{0};
-    std::atomic<bool> stopping_{false};
 };

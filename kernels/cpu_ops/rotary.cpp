@@ -2,17 +2,18 @@
 #include <type_traits>
 
 #include "codes.h"
-#include "pool.h"
+#include "packed.h"
+#include "rows.h"
 
 namespace {
 
 template <typename T>
 void rotate(T* head, const float* cos, const float* sin, int half) {
-    for (int i = 0; i < half; ++i) {
-        const float first = widen(head[i]), second = widen(head[half + i]);
-        narrow(first * cos[i] - second * sin[i], head + i);
-        narrow(second * cos[i] + first * sin[i], head + half + i);
-    }
+    for_lanes(half, [&](int i, auto load_at, auto store_at) {
+        const Vec first = load_at(head + i), second = load_at(head + half + i), c = load_at(cos + i), s = load_at(sin + i);
+        store_at(head + i, first * c - second * s);
+        store_at(head + half + i, second * c + first * s);
+    });
 }
 
 // A cache's keys, or its values: vectors of head_dim elements one after the other.
@@ -36,7 +37,8 @@ void rotary_kv_write(
     T* qkv, const float* cos, const float* sin, const Vectors<E>& keys, const Vectors<E>& values, const int64_t* positions,
     const int64_t* slots, int rows, int num_heads, int num_kv_heads, int block_size, int head_dim) {
     const int half = head_dim / 2;
-    Pool::instance().run(rows, [&](int row) {
+    const int row_ns = 1 + (num_heads + 2 * num_kv_heads) * head_dim / kLanes * 2;
+    for_rows(rows, row_ns, [&](int row) {
         if (slots[row] < 0) return;
         T* line = qkv + size_t(row) * (num_heads + 2 * num_kv_heads) * head_dim;
         const float *cos_row = cos + size_t(positions[row]) * half, *sin_row = sin + size_t(positions[row]) * half;
@@ -53,32 +55,25 @@ void rotary_kv_write(
 }
 
 // The cache holds codes where there are scales, else the model's own numbers.
-template <typename T, typename... Rest>
-void serve(
+template <typename T>
+void rotary(
     T* qkv, const float* cos, const float* sin, void* keys, void* values, float* key_scales, float* value_scales,
-    Rest... rest) {
+    const int64_t* positions, const int64_t* slots, int rows, int num_heads, int num_kv_heads, int block_size, int head_dim) {
+    const auto write = [&]<typename E>(E* typed_keys) {
+        E* typed_values = static_cast<E*>(values);
+        rotary_kv_write<T, E>(
+            qkv, cos, sin, {typed_keys, key_scales}, {typed_values, value_scales}, positions, slots, rows, num_heads,
+            num_kv_heads, block_size, head_dim);
+    };
     if (key_scales != nullptr)
-        rotary_kv_write<T, Code>(
-            qkv, cos, sin, {static_cast<Code*>(keys), key_scales}, {static_cast<Code*>(values), value_scales}, rest...);
+        write(static_cast<Code*>(keys));
     else
-        rotary_kv_write<T, T>(qkv, cos, sin, {static_cast<T*>(keys), nullptr}, {static_cast<T*>(values), nullptr}, rest...);
+        write(static_cast<T*>(keys));
 }
 
 }  // namespace
 
 extern "C" {
-void pz_rotary_bf16(
-    bf16* qkv, const float* cos, const float* sin, void* keys, void* values, float* key_scales, float* value_scales,
-    const int64_t* positions, const int64_t* slots, int rows, int num_heads, int num_kv_heads, int block_size, int head_dim) {
-    serve(
-        qkv, cos, sin, keys, values, key_scales, value_scales, positions, slots, rows, num_heads, num_kv_heads, block_size,
-        head_dim);
-}
-void pz_rotary_fp32(
-    float* qkv, const float* cos, const float* sin, void* keys, void* values, float* key_scales, float* value_scales,
-    const int64_t* positions, const int64_t* slots, int rows, int num_heads, int num_kv_heads, int block_size, int head_dim) {
-    serve(
-        qkv, cos, sin, keys, values, key_scales, value_scales, positions, slots, rows, num_heads, num_kv_heads, block_size,
-        head_dim);
-}
+PACKED(pz_rotary_bf16, rotary<bf16>)
+PACKED(pz_rotary_fp32, rotary<float>)
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
-#if defined(__FMA__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -52,7 +52,13 @@ inline Vec load(const float* p) {
 inline Vec load(const bf16* p) {
     VecH half;
     std::memcpy(&half, p, sizeof half);
+#if defined(__AVX512F__)  // spelled out: gcc widens 16 bits in several steps
+    return reinterpret_cast<Vec>(reinterpret_cast<VecU>(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(half))) << 16);
+#elif defined(__AVX2__)
+    return reinterpret_cast<Vec>(reinterpret_cast<VecU>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(half))) << 16);
+#else
     return reinterpret_cast<Vec>(__builtin_convertvector(half, VecU) << 16);
+#endif
 }
 inline void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
 inline void store(bf16* p, Vec v) {

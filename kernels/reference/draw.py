@@ -13,7 +13,8 @@ from kernels.noise import gumbel, gumbel_vocabulary
 def draw(out: Tensor, scores: Tensor, addresses: Tensor) -> None:
     """See `kernels.ops.Draw`."""
     for row, address in enumerate(addresses.tolist()):
-        out[row] = _draw_row(scores[row], address)
+        if address[-1] >= 0:
+            out[row] = _draw_row(scores[row], address)
 
 
 def _draw_row(scores: Tensor, address: list[int]) -> Tensor:

@@ -237,13 +237,18 @@ def test_bad_loads(client: Client, model: str, body: dict[str, Any], status: int
     assert says in response.json()["detail"]
 
 
+def without_sizes(text: str) -> str:
+    """What other programs take changes from one moment to the next."""
+    return re.sub(r"[\d.]+ [KMGT]iB", "some", text)
+
+
 def test_a_model_that_does_not_fit_is_refused_before_loading(client: Client) -> None:
     options = {"max_model_len": 1000, "kv_cache_memory_bytes": 1 << 45}
     estimate = client.post("/api/models/second/estimate", json={"options": options}).json()
     assert estimate["fits"] is False
     job = client.load("second", **options)
     assert job["state"] == "failed"
-    assert job["error"] == client.post("/api/models/second/estimate", json={"options": options}).json()["message"]
+    assert without_sizes(job["error"]) == without_sizes(estimate["message"])
     assert "second" not in [found["model_id"] for found in client.get("/api/engines").json()["engines"]]
 
 

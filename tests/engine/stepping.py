@@ -71,8 +71,8 @@ def prompt_logits(runner: ModelRunner, prompt: list[int], block_size: int = 16) 
         num_prompt_tokens=len(prompt),
     )
     inputs = runner.batch.build(SchedulerOutput((request,), ()))
-    rows = torch.arange(inputs.num_rows)
-    workspace = runner.workspace.cut(inputs.num_rows, inputs.num_rows)
+    rows = torch.arange(inputs.shape.rows)
+    workspace = runner.workspace.cut(len(rows), len(rows))
     with torch.inference_mode():
         runner.model.forward(workspace, replace(inputs.step, sample_rows=rows), runner.caches)
     return workspace.logits[: len(prompt)].clone()

@@ -9,17 +9,24 @@ from engine.core.kv_groups import KVGroup
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import ScheduledRequest, SchedulerOutput
 from engine.runner.input_batch import InputBatch
+from engine.runner.recorded_step import StepShapes
+from engine.runner.step_buffer import StepBuffer
 
 SIZE = 4
 GROUPS = (KVGroup((0,)), KVGroup((1,), 6))
 
 
 def batch(*, apart: bool = False) -> InputBatch:
-    """apart: the block tables of the device are a tensor of their own, as on a GPU."""
-    made = InputBatch(32, 8, (3, 10), SIZE, GROUPS, 8, torch.device("cpu"))
+    """apart: what the device sees are tensors of their own, as on a GPU."""
+    made = InputBatch(32, 8, (3, 10), SIZE, GROUPS, StepShapes(8), torch.device("cpu"))
     if apart:
-        made._block_tables = torch.full_like(made._block_tables, -1)
+        for buffer in buffers(made):
+            buffer.tensor = torch.full_like(buffer.host, -7)
     return made
+
+
+def buffers(made: InputBatch) -> list[StepBuffer]:
+    return [made._tables.buffer, *(value for value in vars(made).values() if isinstance(value, StepBuffer))]
 
 
 def share(name: str, start: int, count: int, *tables: tuple[int, ...], first: bool = False) -> ScheduledRequest:

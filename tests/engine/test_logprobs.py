@@ -13,7 +13,8 @@ from bench.transformers_llama import build
 from engine.core.outputs import Logprobs, RequestOutput
 from engine.core.sampling_params import SamplingParams
 from engine.engine import Engine
-from engine.sample.logprobs import add_logprobs
+from engine.sample.logprobs import log_probabilities
+from kernels.registry import load_ops
 from tests.engine import transformers_oracle as oracle
 from tests.engine.stepping import load, rows_until_done
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
@@ -102,10 +103,12 @@ def test_processed_ones_are_of_what_was_drawn_from(tmp_path: Path) -> None:
             assert own == values[ids.index(token_id)]
 
 
-def test_ties_are_listed_by_id_and_zero_alternatives_are_none() -> None:
-    found = Logprobs()
-    logits = torch.tensor([1.0, 2.0, 1.0, 2.0, 1.0])
-    add_logprobs(found, logits, 4, 3)
-    add_logprobs(found, logits, 1, 0)
-    assert found.top_token_ids == [[1, 3, 0], []]
-    assert found.logprobs[1] == found.top_logprobs[0][0]
+@pytest.mark.parametrize("backend", ["reference", "cpu_ops"])
+def test_ties_are_listed_by_id_and_zero_alternatives_are_none(backend: str) -> None:
+    ops = load_ops([backend], torch.float32, torch.device("cpu"), num_threads=2)[0]
+    logits = torch.tensor([[1.0, 2.0, 1.0, 2.0, 1.0], [-math.inf, 2.0, -math.inf, 5.0, -math.inf]])
+    found = log_probabilities(logits, [4, 1], 3, ops)
+    assert found.top_token_ids == [[1, 3, 0], [3, 1]], "what cannot come is not listed"
+    assert found.logprobs[1] == found.top_logprobs[1][1]
+    alone = log_probabilities(logits, [4, 1], 0, ops)
+    assert (alone.logprobs, alone.top_token_ids, alone.top_logprobs) == (found.logprobs, [[], []], [[], []])

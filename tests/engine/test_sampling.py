@@ -9,24 +9,37 @@ import pytest
 import torch
 
 from engine.core.sampling_params import Guided, SamplingError, SamplingParams
-from engine.sample.processors import filter_scores
+from engine.sample.filters import filter_rows
 from engine.sample.row import SamplingRow
-from engine.sample.sampler import sample
+from engine.sample.sampler import Drawn, Sampler
 from kernels.noise import Stream, gumbel
+from kernels.ops import Ops
 from kernels.registry import load_ops
 
-DRAW = load_ops([], torch.float32, torch.device("cpu"), num_threads=1)[0].draw
+REFERENCE = load_ops([], torch.float32, torch.device("cpu"), num_threads=1)[0]
+
+
+def sample(logits: torch.Tensor, rows: list[SamplingRow], ops: Ops = REFERENCE) -> list[Drawn]:
+    return Sampler(ops, logits).sample(logits, rows)
 
 
 def tokens(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
-    drawn = sample(logits, rows, DRAW)
+    drawn = sample(logits, rows)
     assert all(one.fault is None for one in drawn)
     return [one.token_id for one in drawn]
 
 
+def filtered(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:
+    """What the filters make of one row [V]."""
+    out = torch.empty(1, len(logits))
+    filter_rows(out, logits.unsqueeze(0), {0: row}, REFERENCE)
+    return out[0]
+
+
 def survivors(probabilities: list[float], **params: Any) -> list[int]:
-    scores = filter_scores(torch.tensor(probabilities).log(), SamplingRow(SamplingParams(**params), 0, 0))
-    return (scores > -math.inf).nonzero().squeeze(-1).tolist()  # type: ignore[no-any-return]
+    scores = filtered(torch.tensor(probabilities).log(), SamplingRow(SamplingParams(**params), 0, 0))
+    left: list[int] = (scores > -math.inf).nonzero().squeeze(-1).tolist()
+    return left
 
 
 def test_each_filter_keeps_exactly_what_it_should() -> None:
@@ -65,7 +78,7 @@ def test_a_wide_nucleus_is_found_beyond_the_short_list() -> None:
     flat[7] = 2 / 4096
     assert len(survivors(flat, top_p=0.9)) == 4096
     scores = torch.linspace(0, 1, 4096)
-    kept = filter_scores(scores, SamplingRow(SamplingParams(top_p=0.9), 0, 0)) > -math.inf
+    kept = filtered(scores, SamplingRow(SamplingParams(top_p=0.9), 0, 0)) > -math.inf
     mass = scores.double().softmax(0)[kept].sum()
     smallest = scores.double().softmax(0)[kept].min()
     assert mass >= 0.9 > mass - smallest
@@ -74,7 +87,7 @@ def test_a_wide_nucleus_is_found_beyond_the_short_list() -> None:
 def test_xtc_happens_as_often_as_it_should() -> None:
     params = SamplingParams(xtc_probability=0.3, xtc_threshold=0.1)
     logits = torch.tensor([0.5, 0.4, 0.1]).log()
-    struck = sum(filter_scores(logits, SamplingRow(params, 9, position))[0] == -math.inf for position in range(2000))
+    struck = sum(filtered(logits, SamplingRow(params, 9, position))[0] == -math.inf for position in range(2000))
     assert 0.26 < struck / 2000 < 0.34
 
 
@@ -104,17 +117,95 @@ def test_the_draw_uses_all_64_bits_of_the_seed(seed: int) -> None:
     assert tokens(logits, [SamplingRow(SamplingParams(), seed, 3, 2)]) == [int(noise.argmax())]
 
 
-def test_a_row_that_cannot_be_drawn_spoils_no_other() -> None:
+@pytest.mark.parametrize("backend", ["reference", "cpu_ops"])
+def test_a_row_that_cannot_be_drawn_spoils_no_other(backend: str) -> None:
     """Not-a-number, everything forbidden, and a row that is fine."""
+    ops = load_ops([backend], torch.float32, torch.device("cpu"), num_threads=2)[0]
     logits = torch.tensor([[math.nan, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 5.0, 0.0]])
     nothing = SamplingParams(bad_words=((0,), (1,), (2,)))
     rows = [SamplingRow(SamplingParams(), 0, 0), SamplingRow(nothing, 0, 0), SamplingRow(SamplingParams(top_k=1), 0, 0)]
-    broken, forbidden, fine = sample(logits, rows, DRAW)
+    broken, forbidden, fine = sample(logits, rows, ops)
     assert broken.fault is not None
     assert "nan" in broken.fault
     assert forbidden.fault is not None
     assert "no token is left" in forbidden.fault
     assert (fine.token_id, fine.fault) == (1, None)
+
+
+VOCABULARY = 3000
+WISHES: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {},
+    {"top_p": 0.8, "logprobs": 2, "logprobs_mode": "processed"},
+    {"temperature": 0.0, "repetition_penalty": 1.5, "logprobs": 20},
+    {"temperature": 0.6, "top_k": 50, "logprobs": 0},
+    {"dry_multiplier": 1.0, "typical_p": 0.9, "min_p": 0.01},
+    {"frequency_penalty": 1.0, "xtc_probability": 1.0, "xtc_threshold": 0.01},
+    {"min_p": 0.1, "logprobs": 5, "logprobs_mode": "processed"},
+    {"logprobs": 3, "logprobs_mode": "processed"},
+    {"presence_penalty": 0.5, "logprobs": 3, "logprobs_mode": "processed"},
+    {"temperature": 1.7, "top_p": 0.99},
+]
+
+
+def wishful_rows(count: int) -> tuple[torch.Tensor, list[SamplingRow]]:
+    """Logits and rows that want all kinds of things; some have a grammar."""
+    generator = torch.Generator().manual_seed(count)
+    text = torch.randint(VOCABULARY, (count, 60), generator=generator).tolist()
+    masks = torch.randint(256, (count, -(-VOCABULARY // 8)), generator=generator, dtype=torch.uint8)
+    rows = [
+        SamplingRow(
+            SamplingParams(**WISHES[index % len(WISHES)]),
+            seed=index,
+            position=60,
+            sample_index=index % 3,
+            num_prompt_tokens=20,
+            token_ids=text[index],
+            allowed=bytes(masks[index].tolist()) if index % 4 == 3 else b"",
+        )
+        for index in range(count)
+    ]
+    return torch.randn(count, VOCABULARY, generator=generator) * 2, rows
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu_ops"])
+def test_a_row_does_not_depend_on_its_batch(backend: str) -> None:
+    """Alone, and in any place among sixteen: the same token and the same bits of its log probabilities."""
+    ops = load_ops([backend], torch.float32, torch.device("cpu"), num_threads=2)[0]
+    logits, rows = wishful_rows(33)
+    before = logits.clone()
+    sampler = Sampler(ops, logits)
+    alone = [sampler.sample(logits[i : i + 1], rows[i : i + 1])[0] for i in range(33)]
+    assert len({one.token_id for one in alone}) > 20
+    for seed in range(6):
+        chosen = torch.randperm(33, generator=torch.Generator().manual_seed(seed))[:16].tolist()
+        together = sampler.sample(logits[chosen], [rows[i] for i in chosen])
+        assert together == [alone[i] for i in chosen]
+    assert torch.equal(logits, before), "the caller's logits were written to"
+
+
+def test_backends_draw_the_same_tokens() -> None:
+    logits, rows = wishful_rows(44)
+    ours, reference = (
+        sample(logits, rows, load_ops([backend], torch.float32, torch.device("cpu"), num_threads=2)[0])
+        for backend in ("cpu_ops", "reference")
+    )
+    assert [one.token_id for one in ours] == [one.token_id for one in reference]
+    for one, other in zip(ours, reference, strict=True):
+        assert (one.logprobs is None) == (other.logprobs is None)
+        if one.logprobs is not None and other.logprobs is not None:
+            assert one.logprobs.top_token_ids == other.logprobs.top_token_ids
+            assert one.logprobs.logprobs == pytest.approx(other.logprobs.logprobs, rel=1e-6, abs=1e-6)
+
+
+def test_rows_drawn_from_their_logits_need_no_copy() -> None:
+    """Greedy ones, and those at temperature 1 without a filter."""
+    logits = torch.zeros(3, 50)
+    sampler = Sampler(REFERENCE, logits)
+    sampler.sample(logits, [SamplingRow(SamplingParams(temperature=t, logprobs=2), 0, 0) for t in (0.0, 1.0, 1.0)])
+    assert sampler.buffer_bytes == 0
+    sampler.sample(logits[:1], [SamplingRow(SamplingParams(temperature=0.5), 0, 0)])
+    assert sampler.buffer_bytes == logits.nbytes
 
 
 def test_a_list_of_allowed_tokens_is_all_there_is() -> None:
@@ -123,7 +214,7 @@ def test_a_list_of_allowed_tokens_is_all_there_is() -> None:
         assert tokens(logits, [SamplingRow(SamplingParams(allowed_token_ids=(0, 2)), seed, 5)])[0] in (0, 2)
     assert tokens(logits, [SamplingRow(SamplingParams(temperature=0.0, allowed_token_ids=(0, 2)), 0, 5)]) == [2]
     nothing = SamplingRow(SamplingParams(allowed_token_ids=(2,), bad_words=((2,),)), 0, 5)
-    assert "no token is left" in str(sample(logits, [nothing], DRAW)[0].fault)
+    assert "no token is left" in str(sample(logits, [nothing])[0].fault)
     assert str(SamplingParams(allowed_token_ids=(4,)).token_id_fault(4)).startswith("allowed_token_ids: token id 4")
 
 

@@ -53,6 +53,7 @@ class _Sequence:
             slot_mapping=torch.cat([slots, torch.full((padding,), -1)]),
             block_tables=torch.tensor([self.table], dtype=torch.int32),
             query_start_loc=[0, rows],
+            query_starts=torch.tensor([0, rows], dtype=torch.int32),
             row_request=torch.tensor([0] * rows + [-1] * padding, dtype=torch.int32),
         )
 

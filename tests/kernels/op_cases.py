@@ -16,6 +16,8 @@ from kernels.ops import Ops, accumulation_dtype
 from tests.kernels.attention_cases import EVEN, MANY_HEADS, paged_attention, rotary_kv_write
 from tests.kernels.case import Case, CaseMaker, normal, padded
 from tests.kernels.group_cases import GROUP_CASES
+from tests.kernels.sampling_cases import SAMPLING_CASES
+from tests.kernels.verify_cases import VERIFY_CASES
 
 
 def make_case(name: str, dtype: torch.dtype, seed: int, rows: int = 21) -> Case:
@@ -213,6 +215,8 @@ def _draw(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
 
 CASES: dict[str, CaseMaker] = {
     **GROUP_CASES,
+    **SAMPLING_CASES,
+    **VERIFY_CASES,
     "embedding": _embedding,
     "gather_rows": _gather_rows,
     "draw": _draw,

@@ -94,23 +94,23 @@ def test_who_starts_together_builds_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("march", ["haswell", "skylake-avx512"])
-def test_the_paths_of_older_processors(march: str, tmp_path: Path) -> None:
-    """All cases of the C++ ops, built for a processor with fewer instructions than this one may have."""
-    if {"haswell": "avx2", "skylake-avx512": "avx512bw"}[march] not in build.processor():
-        pytest.skip(f"this processor does not run code for {march}")
+@pytest.mark.parametrize(
+    ("needs", "setting"),
+    [
+        pytest.param("sse2", {build.MARCH_VARIABLE: "x86-64"}, id="x86-64"),
+        pytest.param("avx2", {build.MARCH_VARIABLE: "haswell"}, id="haswell"),
+        pytest.param("avx512bw", {build.MARCH_VARIABLE: "skylake-avx512"}, id="skylake-avx512"),
+        pytest.param("avx512bw", {build.EMULATE_VARIABLE: "1"}, id="emulated tiles"),
+    ],
+)
+def test_the_paths_of_other_processors(needs: str, setting: dict[str, str], tmp_path: Path) -> None:
+    """All cases of the C++ ops, built for a processor with fewer instructions than this one may have, or with tiles."""
+    if needs not in build.processor():
+        pytest.skip(f"this processor has no {needs}")
+    files = ("test_ops.py", "test_group_linear.py", "test_linear.py")
+    call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "cpu_ops or linear"]
+    call += [f"tests/kernels/{file}" for file in files]
+    environment = os.environ | setting | {build.CACHE_VARIABLE: str(tmp_path)}
     root = Path(__file__).resolve().parents[2]
-    call = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "tests/kernels/test_ops.py",
-        "-k",
-        "cpu_ops",
-    ]
-    environment = os.environ | {build.MARCH_VARIABLE: march, build.CACHE_VARIABLE: str(tmp_path)}
     done = subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stdout[-3000:]

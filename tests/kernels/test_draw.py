@@ -68,13 +68,62 @@ def test_the_draw_without_most_of_the_noise_finds_the_same_token(spread: float) 
     seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (40,), generator=generator)
     addresses = torch.stack([seeds, torch.arange(40) * 1001, torch.arange(40) % 5, torch.arange(40) % 4], 1)
     tokens = {}
-    for name in ("reference", "cpu_ops"):
+    for name in ("reference", "cpu_ops", "triton_ops"):
         tokens[name] = torch.empty(40, dtype=torch.int64)
         backend(name)(tokens[name], scores, addresses)
     assert torch.equal(tokens["reference"], tokens["cpu_ops"])
+    assert torch.equal(tokens["reference"], tokens["triton_ops"])
 
 
-@pytest.mark.parametrize("name", ["reference", "cpu_ops"])
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_a_long_row_is_drawn_the_same_in_parts(rows: int) -> None:
+    """Few rows are cut into parts, for several threads, many are not; lengths end within a vector or just behind."""
+    generator = torch.Generator().manual_seed(rows)
+    for vocabulary in (16384, 16385, 40007):
+        scores = torch.randn(rows, vocabulary, generator=generator) * 2
+        addresses = torch.randint(1 << 31, (rows, 4), generator=generator)
+        tokens = {}
+        for name in ("reference", "cpu_ops"):
+            tokens[name] = torch.empty(rows, dtype=torch.int64)
+            backend(name)(tokens[name], scores, addresses)
+        assert torch.equal(tokens["reference"], tokens["cpu_ops"])
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu_ops", "triton_ops"])
+def test_equal_sums_go_to_the_lowest_id(name: str) -> None:
+    """Scores so large that the noise is lost in them."""
+    scores = torch.full((1, 40000), 1e30)
+    scores[0, :77] = 0.0
+    out = torch.empty(1, dtype=torch.int64)
+    backend(name)(out, scores, torch.tensor([[1, 2, 3, 0]]))
+    assert out.tolist() == [77]
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu_ops", "triton_ops"])
+def test_rows_that_are_passed_over_stay(name: str) -> None:
+    scores = torch.full((6, 300), -math.inf)
+    scores[::2, 5] = 1.0
+    addresses = torch.tensor([[1, 2, 0, 0], [0, 0, 0, -1]] * 3)
+    out = torch.full((6,), 7)
+    backend(name)(out, scores, addresses)
+    assert out.tolist() == [5, 7] * 3
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu_ops", "triton_ops"])
+@pytest.mark.parametrize("size", [5, 700])
+def test_the_peak_of_a_row_that_is_not_a_number_is_its_first_such_place(size: int, name: str) -> None:
+    scores = torch.zeros(3, size)
+    scores[0, size // 2] = scores[0, -1] = math.nan
+    scores[1] = -math.inf
+    scores[2, -1] = math.inf
+    values, ids = torch.empty(3), torch.empty(3, dtype=torch.int64)
+    load_ops([name], torch.float32, torch.device("cpu"), num_threads=2)[0].peaks(values, ids, scores)
+    assert ids.tolist() == [size // 2, 0, size - 1]
+    assert values[0].isnan()
+    assert values[1:].tolist() == [-math.inf, math.inf]
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu_ops", "triton_ops"])
 def test_a_single_token_that_is_left_is_drawn(name: str) -> None:
     scores = torch.full((1, 10), -math.inf)
     scores[0, 7] = -50.0

@@ -94,6 +94,63 @@ def test_a_row_has_the_same_bits_in_any_batch(ops: Ops, rows: int, bits: int, gr
         assert torch.equal(apart, together[300 - rows :])
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_random_shapes_keep_a_rows_bits(ops: Ops, seed: int) -> None:
+    """Rows 1 to a prefill chunk, outputs and inputs that fill no panel or tile, groups of every size, any form."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def pick(*choices: int) -> int:
+        return choices[int(torch.randint(len(choices), (), generator=generator))]
+
+    outputs, inputs = pick(5, 16, 33, 48, 100, 272), pick(32, 72, 200, 576, 1000)
+    form, bits = FORMS[seed % len(FORMS)], pick(4, 8)
+    sub = form.startswith("sub")
+    group_size = pick(16, 32, 64, 128) if sub else pick(16, 32, 64, 96, 128, 160, 1 << 20)
+    weight = ops.prepare_group_quant(random_group_quant(form, bits, (outputs, inputs), group_size, seed))
+    x = torch.randn(520, inputs, generator=generator).bfloat16()
+    whole = torch.empty(len(x), outputs)
+    ops.group_linear(whole, x, weight, None)
+    for rows in (1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 64, 65, 200):
+        first = int(torch.randint(len(x) - rows, (), generator=generator))
+        part = torch.empty(rows, outputs)
+        ops.group_linear(part, x[first : first + rows], weight, None)
+        assert torch.equal(part, whole[first : first + rows]), (rows, first)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_sums_lose_little(ops: Ops, bits: int) -> None:
+    """At most 2^-15 of a group's largest activation, and some are a thousand times larger than the others."""
+    weight = random_group_quant("zeros", bits, (64, 640), 32, seed=9)
+    x = torch.randn(20, 640, generator=torch.Generator().manual_seed(9)).bfloat16()
+    x[:, ::40] *= 1000
+    wide = weight.dequantised(torch.float64)
+    peaks = x.double().abs().view(20, -1, 32).amax(2).repeat_interleave(32, 1)
+    error = (product(ops, x, weight).double() - x.double() @ wide.t()).abs()
+    assert (error / (peaks @ wide.abs().t())).max() < 2**-15
+
+
+def test_the_largest_numbers_do_not_overflow(ops: Ops) -> None:
+    codes = torch.full((16, 2048), 255, dtype=torch.uint8)
+    scale = torch.ones(16, 1, dtype=torch.float16)
+    weight = GroupQuant(shape=(16, 2048), bits=8, group_size=2048, codes=codes, scale=scale)
+    for value in (255 / 128, -255 / 128, 255 * 2.0**100):
+        x = torch.full((3, 2048), value).bfloat16()
+        expected = torch.full((3, 16), float(x[0, 0].double() * 255 * 2048))
+        assert torch.allclose(product(ops, x, weight), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_no_number_spoils_its_own_row_alone(ops: Ops, value: float) -> None:
+    weight = random_group_quant("minimum", 4, (48, 256), 32, seed=3)
+    x = torch.randn(9, 256, generator=torch.Generator().manual_seed(3)).bfloat16()
+    clean = product(ops, x, weight)
+    x[4, 100] = value
+    found = product(ops, x, weight)
+    assert not found[4].isfinite().any()
+    others = torch.arange(9) != 4
+    assert torch.equal(found[others], clean[others])
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_prepared_weights_take_no_more_memory(ops: Ops, form: str) -> None:
     for bits, group_size in ((4, 32), (8, 16), (4, 128)):

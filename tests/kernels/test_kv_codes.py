@@ -29,6 +29,7 @@ def written(backend: str, dtype: torch.dtype, values: Tensor) -> KVCache:
         slot_mapping=torch.arange(SIZE, SIZE + rows),
         block_tables=torch.arange(1, blocks, dtype=torch.int32).unsqueeze(0),
         query_start_loc=[0, rows],
+        query_starts=torch.tensor([0, rows], dtype=torch.int32),
         row_request=torch.zeros(rows, dtype=torch.int32),
     )
     cos, sin = torch.ones(1, WIDTH // 2), torch.zeros(1, WIDTH // 2)
@@ -112,6 +113,7 @@ def test_the_c_kernels_refuse_float8() -> None:
         torch.zeros(1, dtype=torch.int64),
         torch.zeros(1, 1, dtype=torch.int32),
         [0, 1],
+        torch.tensor([0, 1], dtype=torch.int32),
         torch.zeros(1, dtype=torch.int32),
     )
     with pytest.raises(TypeError, match=r"wants a contiguous CPU tensor of torch\.int8"):
