@@ -21,6 +21,7 @@ INT64_BYTES = 8
 PLAIN_FORMATS = ("F64", "F32", "F16", "BF16")
 EXPANDING_BYTES = 10  # of a number that a block format holds, while it becomes fp32
 CODES_READING_BYTES = 4  # of a code, while it is unpacked, joined with the other parts of its matrix and rearranged
+GPU_ATTENTION_BYTES = 140 << 20  # of `kernels.triton_ops.attention`, at the most: splits wait there to be merged
 DRAW_BYTES_PER_ENTRY = 192  # what filters and noise need at once of one row, for each entry of the vocabulary
 
 
@@ -31,7 +32,7 @@ class WorkspaceBytes:
     activations: what a layer works on. logits: those of the sampled rows, and the hidden states they are made of.
     sampling: the scores that processors and filters make of these rows, and what one row takes on the way. experts:
     what a mixture of experts works on. rotary: tables of cosines and sines. transformers: what its layers allocate as
-    they go, where they compute the model.
+    they go, where they compute the model. kernels: what those of a GPU leave behind between two of their passes.
     """
 
     activations: int
@@ -40,6 +41,7 @@ class WorkspaceBytes:
     experts: int
     rotary: int
     transformers: int
+    kernels: int
 
     @property
     def total(self) -> int:
@@ -137,7 +139,7 @@ def plan_memory(
     """
     max_model_len, kv, refusal = 0, None, None
     for _ in range(2):
-        workspace = workspace_bytes(config, options, max_model_len, dtype_bytes)
+        workspace = workspace_bytes(config, options, max_model_len, dtype_bytes, device)
         left = available_bytes - weights_bytes - workspace.total - runtime_bytes
         try:
             kv = plan_kv(config, options, left, dtype_bytes, device)
@@ -170,7 +172,9 @@ def _reading_bytes(tensor: TensorInfo, dtype_bytes: int) -> int:
     return tensor.num_elements * (as_numbers if plain else max(EXPANDING_BYTES, as_numbers))
 
 
-def workspace_bytes(config: ModelConfig, options: LoadOptions, max_model_len: int, dtype_bytes: int) -> WorkspaceBytes:
+def workspace_bytes(
+    config: ModelConfig, options: LoadOptions, max_model_len: int, dtype_bytes: int, device: str
+) -> WorkspaceBytes:
     """The tensors of the largest step. activations and logits are `Workspace.allocate`'s, exactly, for whole rows."""
     rows, sampled = _padded(options.max_num_batched_tokens), _padded(options.max_num_seqs)
     wide = FP64_BYTES if dtype_bytes == FP64_BYTES else FP32_BYTES
@@ -187,6 +191,7 @@ def workspace_bytes(config: ModelConfig, options: LoadOptions, max_model_len: in
         experts=_experts_bytes(config, rows, dtype_bytes, wide),
         rotary=0 if config.transformers_class else _rotary_bytes(config, max_model_len, wide),
         transformers=own_layers,
+        kernels=GPU_ATTENTION_BYTES if device != "cpu" else 0,
     )
 
 

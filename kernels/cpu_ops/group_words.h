@@ -7,15 +7,13 @@
 #pragma once
 #include <vector>
 
-#include "group_tiles.h"
+#include "group_encode.h"
 #include "pool.h"
 
 namespace group_words {
 
-constexpr int kPiece = 128;                  // inputs at most: so many products of 16 bits and 8-bit codes fit 32 bits
 constexpr int kVectors = 2;                  // of sums a row: two panels with AVX-512, otherwise one
 constexpr int kPanels = kVectors / kParts;   // that are worked on together
-constexpr int kRows = kLanes == 16 ? 8 : 4;  // whose sums stay in registers
 constexpr int kStep = 8;                     // inputs
 constexpr int kLongRows = 32;                // from which on a slice takes so long that more of them share it out better
 constexpr int kSlicesOfLong = 8;             // a thread
@@ -23,8 +21,6 @@ constexpr size_t kBlockBytes = 384 << 10;    // of activations that stay in the 
 constexpr size_t kNearBytes = 64 << 10;      // of the next panel that are asked for while the present one is worked on
 constexpr size_t kAheadBytes = 2048;         // along a panel that is too long for that
 constexpr size_t kFetchedFirst = 4096;       // bytes of a panel
-
-typedef int16_t VecS __attribute__((vector_size(2 * kLanes)));
 
 // sums + words . pair, products of the two 16-bit integers in each lane.
 inline VecI dot(VecI sums, VecI words, VecI pair) {
@@ -84,76 +80,6 @@ struct FromCodes {
         for (int i = 0; i < kPanels; ++i)
             for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(codes + i * panel_bytes + line + ahead);
         codes += kBytes;
-    }
-};
-
-// Activations as integers times a power of two. kRows rows lie together, or so many as there are, `apart` of them:
-// numbers [pair of inputs][row][2], and for each piece [its scale, its sum][row].
-struct Encoded {
-    int32_t* pairs;
-    float* factors;
-    size_t apart, tile_pairs, tile_factors;
-
-    Encoded tile(int number) const {
-        return {pairs + number * tile_pairs, factors + number * tile_factors, apart, tile_pairs, tile_factors};
-    }
-};
-
-typedef int32_t VecI8 __attribute__((vector_size(32)));
-typedef int32_t VecI4 __attribute__((vector_size(16)));
-
-// All lanes of v as one number, by a function of two numbers or vectors.
-template <typename Two>
-inline int fold(VecI v, const Two& two) {
-#if defined(__AVX512F__)
-    const VecI8 eight = two(
-        __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
-#else
-    const VecI8 eight = v;
-#endif
-    const VecI4 four =
-        two(__builtin_shufflevector(eight, eight, 0, 1, 2, 3), __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
-    return two(two(four[0], four[2]), two(four[1], four[3]));
-}
-
-// A piece of a row as integers below 2^15, and what they are too large by. A NaN or an infinity spoils the whole piece.
-inline void encode_piece(const bf16* x, int count, int16_t* to, float* scale, float* sum) {
-    VecI peaks{};
-    for (int i = 0; i < count; i += kLanes) {
-        const VecI magnitude = reinterpret_cast<VecI>(load(x + i)) & 0x7fffffff;
-        peaks = magnitude > peaks ? magnitude : peaks;
-    }
-    const int exponent = std::max(fold(peaks, [](auto a, auto b) { return a > b ? a : b; }) >> 23, 15);
-    const bool finite = exponent < 255;
-    const int32_t up = (254 + 14 - exponent) << 23, down = finite ? (exponent - 14) << 23 : 0x7fc00000;
-    float factor;
-    std::memcpy(&factor, &up, sizeof factor);
-    std::memcpy(scale, &down, sizeof *scale);
-    VecI added{};
-    for (int i = 0; i < count; i += kLanes) {
-        const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-        VecI whole = reinterpret_cast<VecI>(load(x + i) * factor + magic) - reinterpret_cast<VecI>(magic);
-        if (!finite) whole = VecI{};
-        added += whole;
-        const VecS narrow = __builtin_convertvector(whole, VecS);
-        std::memcpy(to + i, &narrow, sizeof narrow);
-    }
-    *sum = float(fold(added, [](auto a, auto b) { return a + b; })) * *scale;
-}
-
-// How a weight's inputs fall into pieces. Each belongs to one group.
-struct Pieces {
-    int inputs, group_size, group_pieces, count;
-
-    explicit Pieces(const GroupWeight& weight)
-        : inputs(weight.padded_inputs()), group_size(std::min(weight.group_size, inputs)),
-          group_pieces((group_size + kPiece - 1) / kPiece),
-          count((inputs / group_size) * group_pieces + (inputs % group_size + kPiece - 1) / kPiece) {}
-
-    int group(int piece) const { return piece / group_pieces; }
-    int size(int piece) const {
-        const int begin = group(piece) * group_size + piece % group_pieces * kPiece;
-        return std::min({kPiece, inputs - begin, (group(piece) + 1) * group_size - begin});
     }
 };
 
@@ -263,27 +189,6 @@ class Product {
     const Encoded& rows_;
     const size_t groups_;
 };
-
-// Row m of a product as integers, in the codes' order.
-inline void encode_row(const GroupProduct& product, const Pieces& pieces, int m, const Encoded& to) {
-    static thread_local std::vector<bf16> copy;
-    const GroupWeight& weight = product.weight;
-    const bf16* row = static_cast<const bf16*>(product.x) + m * product.ldx;
-    if (weight.perm || weight.padded_inputs() != weight.inputs) {
-        copy.resize(weight.padded_inputs());
-        arrange_row(copy.data(), row, weight);
-        row = copy.data();
-    }
-    const Encoded tile = to.tile(m / kRows);
-    int32_t* pairs = tile.pairs + m % kRows;
-    float* factors = tile.factors + m % kRows;
-    for (int piece = 0, size; piece < pieces.count; ++piece, row += size, factors += 2 * to.apart) {
-        size = pieces.size(piece);
-        int32_t numbers[kPiece / 2];
-        encode_piece(row, size, reinterpret_cast<int16_t*>(numbers), factors, factors + to.apart);
-        for (int i = 0; i < size / 2; ++i, pairs += to.apart) *pairs = numbers[i];
-    }
-}
 
 // Asks for the beginning of what a thread multiplies first: nobody did while it worked on something else.
 inline void fetch(const GroupWeight& weight, int panel) {

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from engine.checkpoint import CheckpointInfo, TensorInfo, read_checkpoint
 from engine.checkpoint.info import GROUP_SCHEMES, STORAGE_FORMATS
 from engine.config import GIB, MIB, LoadOptions
-from engine.core.memory_plan import MemoryPlan, largest_reading, plan_memory, workspace_bytes
+from engine.core.memory_plan import FP32_BYTES, MemoryPlan, largest_reading, plan_memory, workspace_bytes
 from engine.core.sampling_params import SamplingParams
 from engine.core.sizing import DTYPE_BYTES, RUNTIME_BYTES, SizingError
 from engine.layers.rotary import RotaryTables
@@ -27,6 +27,7 @@ from engine.sample.sampler import Sampler
 from kernels.group_quant import GroupQuant
 from kernels.ops import Ops, accumulation_dtype
 from kernels.registry import load_ops
+from kernels.triton_ops.attention import SCRATCH_NUMBERS
 from tests.engine.spawned import Spawned
 from tests.engine.stepping import load
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
@@ -51,7 +52,7 @@ def test_the_tensors_of_a_step_are_those_of_the_plan(
 ) -> None:
     config, torch_dtype = infos[variant].config, DTYPES[dtype]
     options = LoadOptions(max_num_batched_tokens=64, max_num_seqs=16)
-    planned = workspace_bytes(config, options, 100, DTYPE_BYTES[dtype])
+    planned = workspace_bytes(config, options, 100, DTYPE_BYTES[dtype], "cpu")
     workspace = Workspace.allocate(config, 64, 16, torch_dtype, CPU)
     assert planned.activations + planned.logits == workspace.nbytes
     assert planned.logits == workspace.picked.nbytes + workspace.logits.nbytes
@@ -65,7 +66,7 @@ def test_the_tensors_of_a_step_are_those_of_the_plan(
 
 def test_rows_that_need_padding_are_planned_with_it(infos: dict[str, CheckpointInfo]) -> None:
     config, options = infos["qwen3"].config, LoadOptions(max_num_batched_tokens=50, max_num_seqs=3)
-    planned = workspace_bytes(config, options, 100, 4)
+    planned = workspace_bytes(config, options, 100, 4, "cpu")
     assert planned.activations + planned.logits == Workspace.allocate(config, 64, 16, torch.float32, CPU).nbytes
 
 
@@ -115,7 +116,7 @@ def test_a_mixture_stays_within_its_share(agree: bool, dtype: str, backend: str,
         num_experts=experts,
         num_experts_per_token=chosen,
     )
-    share = workspace_bytes(config, LoadOptions(max_num_batched_tokens=rows), 1, DTYPE_BYTES[dtype]).experts
+    share = workspace_bytes(config, LoadOptions(max_num_batched_tokens=rows), 1, DTYPE_BYTES[dtype], "cpu").experts
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
@@ -146,7 +147,7 @@ def test_a_mixture_stays_within_its_share(agree: bool, dtype: str, backend: str,
 def test_sampling_stays_within_its_share(wish: dict[str, Any], backend: str, infos: dict[str, CheckpointInfo]) -> None:
     rows, vocabulary = 8, 20_000
     config = replace(infos["qwen3"].config, vocab_size=vocabulary)
-    share = workspace_bytes(config, LoadOptions(max_num_seqs=rows), 1, 4).sampling
+    share = workspace_bytes(config, LoadOptions(max_num_seqs=rows), 1, 4, "cpu").sampling
     params = SamplingParams(temperature=1.0, **wish)
     row = SamplingRow(sampling=params, seed=7, position=3, sample_index=0, num_prompt_tokens=2, token_ids=[3, 4])
     logits = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(0))
@@ -161,7 +162,7 @@ def test_transformers_layers_stay_within_their_share(model_type: str, dtype: str
     path = foreign_checkpoint(tmp_path / model_type, model_type)
     loaded = load(path, dtype=dtype, max_model_len=256, max_num_seqs=4, max_num_batched_tokens=256)
     options = LoadOptions(max_num_seqs=4, max_num_batched_tokens=256)
-    share = workspace_bytes(loaded.info.config, options, 256, DTYPE_BYTES[dtype])
+    share = workspace_bytes(loaded.info.config, options, 256, DTYPE_BYTES[dtype], "cpu")
     for index in range(2):
         loaded.engine.add_request(str(index), [5 + token % 200 for token in range(128)], SamplingParams(max_tokens=1))
     used = peak_bytes(loaded.engine.step)
@@ -262,3 +263,12 @@ def test_a_real_process_holds_what_was_planned(options: dict[str, Any], default_
     assert (memory.weights_bytes, memory.kv_bytes) == (plan.weights_bytes, plan.kv.kv_bytes)
     assert memory.workspace_bytes <= plan.workspace.activations + plan.workspace.logits
     assert 0 <= plan.fixed_bytes + plan.kv.kv_bytes - memory.process_bytes <= 200 * MIB
+
+
+def test_what_a_gpus_attention_leaves_behind_is_planned(infos: dict[str, CheckpointInfo]) -> None:
+    config, options = infos["qwen2"].config, LoadOptions()
+    on_cpu, on_gpu = (workspace_bytes(config, options, 100, 4, device) for device in ("cpu", "cuda"))
+    at_most = SCRATCH_NUMBERS * FP32_BYTES
+    assert on_cpu.kernels == 0
+    assert at_most * 1.04 <= on_gpu.kernels <= at_most * 1.1
+    assert on_gpu.total - on_cpu.total == on_gpu.kernels
