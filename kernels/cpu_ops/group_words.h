@@ -87,35 +87,37 @@ struct FromCodes {
 template <int R, int Bits>
 __attribute__((noinline)) void add_pieces(
     const Pieces& pieces, FromCodes<Bits> codes, const PanelScale* scales, size_t groups, Encoded rows, Vec* totals) {
-    for (int piece = 0; piece < pieces.count; ++piece) {
-        VecI sums[R][kVectors] = {};
-        for (int left = pieces.size(piece); left > 0; left -= kStep, codes.next()) {
+    const int inputs = pieces.inputs, group_size = pieces.group_size;
+    for (int end = group_size, begin = 0; begin < inputs; begin = end, end = std::min(end + group_size, inputs), ++scales) {
+        for (int left = end - begin; left > 0; left -= kPiece) {
+            VecI sums[R][kVectors] = {};
+            for (int inside = std::min(left, kPiece); inside > 0; inside -= kStep, codes.next()) {
 #pragma GCC unroll 4
-            for (int j = 0; j < kStep / 2; ++j, rows.pairs += rows.apart) {
-                VecI words[kVectors];
+                for (int j = 0; j < kStep / 2; ++j, rows.pairs += rows.apart) {
+                    VecI words[kVectors];
 #pragma GCC unroll 2
-                for (int v = 0; v < kVectors; ++v) words[v] = codes.words(v, j);
+                    for (int v = 0; v < kVectors; ++v) words[v] = codes.words(v, j);
 #pragma GCC unroll 8
-                for (int m = 0; m < R; ++m) {
-                    const VecI pair = VecI{} + rows.pairs[m];
+                    for (int m = 0; m < R; ++m) {
+                        const VecI pair = VecI{} + rows.pairs[m];
 #pragma GCC unroll 2
-                    for (int v = 0; v < kVectors; ++v) sums[m][v] = dot(sums[m][v], words[v], pair);
+                        for (int v = 0; v < kVectors; ++v) sums[m][v] = dot(sums[m][v], words[v], pair);
+                    }
                 }
             }
-        }
-        const int g = pieces.group(piece);
 #pragma GCC unroll 8
-        for (int m = 0; m < R; ++m) {
-            const Vec factor = splat(rows.factors[m]), own = splat(rows.factors[rows.apart + m]);
+            for (int m = 0; m < R; ++m) {
+                const Vec factor = splat(rows.factors[m]), own = splat(rows.factors[rows.apart + m]);
 #pragma GCC unroll 2
-            for (int v = 0; v < kVectors; ++v) {
-                const PanelScale& group = scales[v / kParts * groups + g];
-                Vec& sum = totals[m * kVectors + v];
-                const Vec with_minimum = fma(own, group.minimum[v % kParts], sum);
-                sum = fma(__builtin_convertvector(sums[m][v], Vec) * factor, group.scale[v % kParts], with_minimum);
+                for (int v = 0; v < kVectors; ++v) {
+                    const PanelScale& group = scales[v / kParts * groups];
+                    Vec& sum = totals[m * kVectors + v];
+                    const Vec with_minimum = fma(own, group.minimum[v % kParts], sum);
+                    sum = fma(__builtin_convertvector(sums[m][v], Vec) * factor, group.scale[v % kParts], with_minimum);
+                }
             }
+            rows.factors += 2 * rows.apart;
         }
-        rows.factors += 2 * rows.apart;
     }
 }
 
