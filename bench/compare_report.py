@@ -106,6 +106,8 @@ def _speeds(results: Results) -> list[str]:
 def _cell(results: Results, task: Task, name: str) -> str:
     if name in results.failures.get(task.key, {}):
         return "failed, see below"
+    if results.is_impossible(task, name):
+        return "no figure, see below"
     speed, spread = results.speed(task, name), results.spread(task, name)
     if speed is None or spread is None:
         return "-"
@@ -121,6 +123,13 @@ def _troubles(results: Results) -> list[str]:
     for sign, found in (("", results.failures), ("\\* ", results.notes)):
         for key, names in found.items():
             lines += [f"- {sign}{name}, {Task.of(key).title}: {what}" for name, what in names.items()]
+    for task in results.tasks():
+        for name in (name for name in results.names() if results.is_impossible(task, name)):
+            low, high = results.spread(task, name) or (0.0, 0.0)
+            lines.append(
+                f"- {name}, {task.title}: the rounds gave {low:,.1f} to {high:,.1f}, more than its own loop "
+                "without HTTP, which cannot be: the difference of the two loads was mostly noise."
+            )
     return ["", *lines] if lines else []
 
 

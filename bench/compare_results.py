@@ -16,6 +16,7 @@ from typing import Any
 OURS = "Pizarra"
 DECODE, PREFILL, HTTP = "decode", "prefill", "http"
 VERIFY_ROWS, LONG_CONTEXT = 8, 4096
+NOISE = 1.1  # a server that seems faster than its own engine's loop by more than this was not measured
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,9 +80,17 @@ class Results:
     def speed(self, task: Task, engine: str) -> float | None:
         """Tokens a second. None where a failure cut the rounds short, too: a median of what went well flatters."""
         values = self.speeds.get(task.key, {}).get(engine)
-        if not values or engine in self.failures.get(task.key, {}):
+        if not values or engine in self.failures.get(task.key, {}) or self.is_impossible(task, engine):
             return None
         return statistics.median(values)
+
+    def is_impossible(self, task: Task, engine: str) -> bool:
+        """Whether a figure over HTTP lies above the one without: then the difference of two loads was mostly noise."""
+        values = self.speeds.get(task.key, {}).get(engine)
+        if task.kind != HTTP or not values:
+            return False
+        in_loop = self.speed(Task(DECODE, task.size), engine)
+        return in_loop is not None and statistics.median(values) > NOISE * in_loop
 
     def spread(self, task: Task, engine: str) -> tuple[float, float] | None:
         """The lowest and the highest."""

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from bench.compare_chart import chart
 from bench.compare_report import page, write_page
-from bench.compare_results import DECODE, OURS, PREFILL, Task
+from bench.compare_results import DECODE, HTTP, OURS, PREFILL, Task
 from tests.bench.comparison import comparison
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -43,6 +43,17 @@ def test_a_failure_and_a_note_stand_on_the_page() -> None:
     assert "failed, see below" in text
     assert "- vLLM, prefill of 512: prefill: its process was ended by SIGSEGV" in text
     assert "- \\* vLLM, decode, batch 1: answers without a prompt" in text
+
+
+def test_a_server_faster_than_its_own_loop_has_no_figure() -> None:
+    results = comparison()
+    results.speeds[Task(HTTP, 1).key][OURS] = [190.0, 400.0, 230.0]
+    assert results.speed(Task(HTTP, 1), OURS) is None
+    text = page([results])
+    assert "| decode over HTTP, 1 at a time | no figure, see below | - | **35.0** (35.0 to 35.0) |" in text
+    assert "- Pizarra, decode over HTTP, 1 at a time: the rounds gave 190.0 to 400.0, more than its own loop" in text
+    results.speeds[Task(HTTP, 1).key][OURS] = [190.0]  # within the noise
+    assert results.speed(Task(HTTP, 1), OURS) == 190.0
 
 
 def test_what_only_we_were_asked_stands_on_the_page() -> None:
