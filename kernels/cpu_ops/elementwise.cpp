@@ -72,12 +72,12 @@ void soft_cap(T* x, int rows, int H, float cap) {
     map_rows(x, rows, H, 8, [=](Vec v) { return tanh(v / cap) * cap; });
 }
 
-inline Vec silu(Vec x) { return x / (1.0f + exp_e(-x)); }
+inline Vec silu(Vec x) { return x / (1.0f + exp(-x)); }
 
 // x / 2 (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3): no cancellation.
 inline Vec gelu(Vec x) {
     const Vec inner = fma(x * x * x, splat(0.044715f), x);
-    return x / (1.0f + exp_e(inner * -1.5957691216057308f));
+    return x / (1.0f + exp(inner * -1.5957691216057308f));
 }
 
 template <typename T, typename Activation>

@@ -110,10 +110,7 @@ inline void multiply(const GroupProduct& product) {
         float *x = wide.data(), *group_sums = sums.data();  // of this thread, for all
         Pool::instance().run(part.rows, [&](int m) {
             float* row = x + size_t(m) * padded;
-            if (part.x_halves)
-                arrange_row(row, static_cast<const bf16*>(part.x) + m * part.ldx, weight);
-            else
-                arrange_row(row, static_cast<const float*>(part.x) + m * part.ldx, weight);
+            arrange_row(row, static_cast<const float*>(part.x) + m * part.ldx, weight);
             sum_groups(row, weight, group_sums + size_t(m) * groups);
         });
         Pool::instance().run(slices, [&](int slice) {

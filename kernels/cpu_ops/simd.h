@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <initializer_list>
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -124,36 +123,4 @@ inline float sum(Vec v) {
 #endif
     const Vec4 four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
     return (four[0] + four[2]) + (four[1] + four[3]);
-}
-
-// e^x, relative error below 2e-7; underflows to 0 below -87. Range reduction by ln 2 in two parts, degree-6 polynomial.
-inline Vec exp(Vec x) {
-    const Vec low = splat(-87.0f), high = splat(88.0f);
-    const VecI under = x < low;
-    x = x < low ? low : x;
-    x = x > high ? high : x;
-    const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-    const Vec shifted = x * 1.44269504088896341f + magic;
-    const Vec n = shifted - magic;
-    Vec r = x - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    Vec p = splat(1.3888889e-3f);
-    for (float coefficient : {8.3333333e-3f, 4.1666667e-2f, 1.6666667e-1f, 0.5f, 1.0f, 1.0f})
-        p = fma(p, r, splat(coefficient));
-    const VecI exponent = (__builtin_convertvector(n, VecI) + 127) << 23;
-    const Vec result = p * reinterpret_cast<Vec>(exponent);
-    return under ? Vec{} : result;
-}
-
-// tanh x, relative error below 3e-7: an odd polynomial near 0, where 1 - e^-2x would cancel, and that quotient elsewhere.
-inline Vec tanh(Vec x) {
-    const Vec magnitude = x < Vec{} ? -x : x;
-    const Vec square = x * x;
-    Vec p = splat(-5.70498872745e-3f);
-    for (float coefficient : {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f})
-        p = fma(p, square, splat(coefficient));
-    const Vec near = fma(x * square, p, x);
-    const Vec decay = exp(magnitude * -2.0f);
-    const Vec far = (1.0f - decay) / (1.0f + decay);
-    return magnitude < splat(0.625f) ? near : (x < Vec{} ? -far : far);
 }

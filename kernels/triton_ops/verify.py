@@ -20,14 +20,20 @@ from kernels.triton_ops.softmax import block_sums, log_sum
 _ACCEPT, _RESIDUAL, _TARGET = (tl.constexpr(int(s)) for s in (Stream.ACCEPT, Stream.RESIDUAL, Stream.TARGET))
 
 
+@triton.jit
+def _clear(out: tl.tensor, first: tl.tensor, rows: tl.tensor) -> None:
+    """-1 to the rows that no request owns."""
+    for row in range(first, rows):
+        tl.store(out + row, tl.cast(-1, tl.int64))
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _verify_match(
     out: tl.tensor, num_accepted: tl.tensor, drawn: tl.tensor, drafts: tl.tensor, starts: tl.tensor, rows: tl.tensor
 ) -> None:
     request = tl.program_id(0)
-    if request == tl.num_programs(0) - 1:  # the rows that no request owns
-        for row in range(tl.load(starts + request), rows):
-            tl.store(out + row, tl.cast(-1, tl.int64))
+    if request == tl.num_programs(0) - 1:
+        _clear(out, tl.load(starts + request), rows)
     else:
         first, end = tl.load(starts + request), tl.load(starts + request + 1)
         count = tl.cast(0, tl.int32)
@@ -68,9 +74,8 @@ def _walk(
 ) -> None:
     """Accepted drafts to out, -1 behind; to last_rows the row whose token is still to be drawn, -1 for none."""
     request = tl.program_id(0)
-    if request == tl.num_programs(0) - 1:  # the rows that no request owns
-        for row in range(tl.load(starts + request), rows):
-            tl.store(out + row, tl.cast(-1, tl.int64))
+    if request == tl.num_programs(0) - 1:
+        _clear(out, tl.load(starts + request), rows)
     else:
         first, end = tl.load(starts + request), tl.load(starts + request + 1)
         count = tl.cast(0, tl.int32)

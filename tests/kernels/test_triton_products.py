@@ -9,13 +9,10 @@ import triton.language as tl
 
 from kernels.reference import group_linear as reference
 from kernels.triton_ops import splits
-from kernels.triton_ops.device import INTERPRETED
 from kernels.triton_ops.group_embedding import group_embedding
 from kernels.triton_ops.group_linear import field, group_linear, prepare_group_quant
 from kernels.triton_ops.linear import linear
 from tests.kernels.group_quants import random_group_quant
-
-pytestmark = pytest.mark.skipif(not INTERPRETED, reason="these run on the CPU")
 
 
 @triton.jit
