@@ -161,6 +161,8 @@ def test_the_playground_goes_on_from_a_text_and_stops(loaded_url: str, open_page
         expect(page.locator(".pz-sheet-status")).to_contain_text("5 out", timeout=ANSWER_MS)
         assert page.locator(".pz-sheet").inner_text().startswith("Once upon a time")
 
+        page.fill("#pz-prompt textarea", "one two " * 12)  # the likeliest text goes on like that, and does not end
+        page.get_by_label("number input for Temperature").fill("0")
         page.get_by_label("number input for Max tokens").fill("2000")
         page.click("#pz-complete")
         wait_for("a running completion", lambda: _running(loaded_url) == 1, 30)
