@@ -7,7 +7,7 @@ BIN := .venv/bin
 BOOTSTRAP := PYTHON="$(PYTHON)" sh scripts/bootstrap.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench bench-serving bench-compare bench-memory bench-quantise bench-interchange soak gpu-check clean
+.PHONY: help run test check bench bench-serving bench-compare bench-memory bench-quantise bench-interchange bench-speculation proof soak gpu-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -54,6 +54,16 @@ bench-quantise: ## Quantise the default model and a tiny one by AWQ and GPTQ, an
 bench-interchange: ## Compare our packing with AutoAWQ's, AutoGPTQ's and GPTQModel's (fetched into .cache/peers)
 	@$(BOOTSTRAP) --extra dev
 	$(BIN)/python -m bench.interchange $(ARGS)
+
+bench-speculation: ## Measure what speculation gains, beside vLLM's and llama.cpp's own (set up in .cache/peers), and write the page
+	@$(BOOTSTRAP)
+	@PYTHON="$(PYTHON)" sh bench/peers.sh vllm llama.cpp
+	-@sh bench/peers.sh arctic # without it vLLM's suffix decoding is listed as not measured
+	$(BIN)/python -m bench.speculation --write docs/speculation-bench.md $(ARGS)
+
+proof: ## Prove that speculation changes nothing, for up to 70 minutes; goes on where it stopped (ARGS="--minutes 30")
+	@$(BOOTSTRAP) --extra dev
+	$(BIN)/python -m bench.proof $(ARGS)
 
 soak: ## Press an engine, then a server, with 2,000 mixed requests each, and check that nothing is left behind
 	@$(BOOTSTRAP) --extra dev

@@ -1,4 +1,4 @@
-"""The command `pizarra`: serve, pull, models, doctor, quantize, generate.
+"""The command `pizarra`: serve, pull, models, doctor, quantize, train-drafter, generate.
 
 Owns arguments, messages on the terminal and exit codes. Knows nothing of how the work is done. Invariant: what an
 operator can get wrong ends with one clear sentence and exit code 1, never with a traceback.
@@ -25,18 +25,28 @@ from app.catalog.download import PullError
 from app.catalog.entry import CatalogError
 from app.cli_doctor import run_doctor
 from app.cli_quantize import run_quantize
+from app.cli_train import run_train_drafter
 from app.home import DATABASE, HomeError, HomeLock, prepare_home, running_url
 from app.logs import log_to_terminal
 from app.quantize import METHODS, QuantizeWish
 from app.settings import ASSETS, ENV_PREFIX, BindError, Settings
+from app.train_drafter import KINDS, TrainWish
 from db.errors import StoreError
 from db.store import Store
+from engine.config import SPECULATION_RULES, SPECULATIONS
 
 SITE_FACTORY = "ui.site:create_site"
 GIB = 1024**3
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, help="A local LLM engine with its own dashboard.")
 
+SpeculationOption = Annotated[
+    str | None, typer.Option(help=f"How --model speculates: {', '.join(SPECULATIONS)} [env: PIZARRA_SPECULATION]")
+]
+DraftsOption = Annotated[
+    int | None, typer.Option(help="At most so many drafts in a step [env: PIZARRA_NUM_SPECULATIVE_TOKENS]")
+]
+RuleOption = Annotated[str | None, typer.Option(help=f"How drafts are accepted: {', '.join(SPECULATION_RULES)}")]
 HomeOption = Annotated[Path | None, typer.Option(help="Data folder [env: PIZARRA_HOME]")]
 
 
@@ -49,10 +59,25 @@ def serve(
     model: Annotated[str | None, typer.Option(help="Model to load after start-up; fetched first if need be")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on [env: PIZARRA_HOST]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on [env: PIZARRA_PORT]")] = None,
+    speculation: SpeculationOption = None,
+    num_speculative_tokens: DraftsOption = None,
+    speculation_rule: RuleOption = None,
+    drafter: Annotated[
+        str | None, typer.Option(help="Drafter of --model, by id or path [env: PIZARRA_DRAFTER]")
+    ] = None,
     home: HomeOption = None,
 ) -> None:
     """Start the server and its dashboard."""
-    settings = _settings(model=model, host=host, port=port, home=home)
+    settings = _settings(
+        model=model,
+        host=host,
+        port=port,
+        speculation=speculation,
+        num_speculative_tokens=num_speculative_tokens,
+        speculation_rule=speculation_rule,
+        drafter=drafter,
+        home=home,
+    )
     _check_start(settings)
     listener = _listen(settings)
     os.environ[f"{ENV_PREFIX}PORT"] = str(listener.getsockname()[1])
@@ -160,6 +185,31 @@ def quantize(
     run_quantize(wish, Settings(), catalog, _fail)
 
 
+@cli.command("train-drafter")
+def train_drafter(
+    model: Annotated[str, typer.Argument(help="Id of a model on disk")],
+    kind: Annotated[str, typer.Option(help=f"What to train: {', '.join(KINDS)}")] = "eagle",
+    tokens: Annotated[int, typer.Option(min=1000, help="Tokens of answers to learn from")] = 1_000_000,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="Minutes to train for now; absent: all passes")
+    ] = None,
+    passes: Annotated[int, typer.Option(min=1, help="Over the text")] = 3,
+    texts: Annotated[Path | None, typer.Option(help="Text file of your own; its paragraphs become questions")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    start_from: Annotated[Path | None, typer.Option("--from", help="Folder of a drafter to begin from")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder to write; absent: among the data folder's drafters")
+    ] = None,
+    home: HomeOption = None,
+) -> None:
+    """Train a drafter for speculative decoding; the same command goes on with what Ctrl+C or --minutes stopped."""
+    if kind not in KINDS:
+        _fail(f"--kind {kind!r}: known are {', '.join(KINDS)}")
+    catalog = _catalog(home)
+    wish = TrainWish(model, kind, tokens, minutes, passes, texts, seed, start_from, output=output)
+    run_train_drafter(wish, Settings(), catalog, _fail)
+
+
 @cli.command()
 def generate(
     model: Annotated[str, typer.Argument(help="Id of a model on disk")],
@@ -167,6 +217,7 @@ def generate(
     max_tokens: Annotated[int, typer.Option(min=1)] = 256,
     temperature: Annotated[float, typer.Option(min=0, max=10)] = 0.0,
     seed: Annotated[int | None, typer.Option(min=0)] = None,
+    speculation: Annotated[bool, typer.Option(help="Drafts: the text is the same, only the speed differs")] = True,
     home: HomeOption = None,
 ) -> None:
     """Continue a text: by the running server if there is one, else by an engine of its own."""
@@ -174,7 +225,8 @@ def generate(
     url = running_url(settings.home)
     if url is not None:
         body = {"model": model, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-        _ask_server(url, settings, {**body, "prompt": prompt, "stream": True})
+        wish = {} if speculation else {"speculation": False}
+        _ask_server(url, settings, {**body, **wish, "prompt": prompt, "stream": True})
         return
     try:
         path = _catalog(home).resolve(model).path
@@ -182,6 +234,7 @@ def generate(
         _fail(str(error))
     command = [sys.executable, "-m", "engine", str(path), prompt, "--max-tokens", str(max_tokens)]
     command += ["--temperature", str(temperature), *(["--seed", str(seed)] if seed is not None else [])]
+    command += [] if speculation else ["--speculation", "off"]
     raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 

@@ -13,107 +13,36 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from app.catalog import Catalog
 from app.catalog.entry import CatalogError
 from app.catalog.local import LocalModel
 from app.devices import DeviceSample, free_memory
+from app.drafters import DrafterError, Drafters
 from app.errors import ApiError
 from app.events import EventLog
 from app.fit import FitEstimate, estimate
 from app.jobs import JobError, JobHandle, JobResult
+from app.loaded_engine import Engine as Engine
+from app.loaded_engine import run_row, struct_fields
 from app.logs import prune_engine_logs
 from app.memory_holders import memory_holders
-from app.prompt import PromptEncoder
 from app.recorder import EngineSnapshot
 from app.sampling_defaults import sampling_defaults
 from app.settings import Settings
+from app.speculation import ProposerWatch
 from app.supervisor import EngineStartError, EngineSupervisor
 from app.template_check import chat_support
-from app.text import ChatTemplateError
+from app.traces import TraceLog
 from app.writes import unwatched
-from db.rows import EngineRunRow
 from db.store import Store
-from engine.config import ConfigError, EffectiveSetting, LoadOptions, check_kernel_backend, check_kv_cache_dtype
-from engine.protocol import EngineReady
+from engine.checkpoint import CheckpointError
+from engine.config import ConfigError, LoadOptions, check_kernel_backend, check_kv_cache_dtype
+from engine.protocol import EngineReady, EngineStats, StepTrace
 from engine.vocab import Vocab, VocabError, load_vocab
 
 log = logging.getLogger(__name__)
-
-RETRY_AFTER_S = 1  # a queue moves on with every request that ends
-
-
-@dataclasses.dataclass(slots=True)
-class Engine:
-    """A supervised engine process with what the app needs to speak for its model."""
-
-    supervisor: EngineSupervisor
-    vocab: Vocab
-    chat: PromptEncoder | None
-    chat_error: str  # why it cannot chat, "" when it can
-    sampling_defaults: Mapping[str, float]  # for what a request does not say
-    chat_settings: tuple[EffectiveSetting, ...] = ()  # what its chat template does not take
-
-    @property
-    def model_id(self) -> str:
-        return self.supervisor.model_id
-
-    @property
-    def ready(self) -> EngineReady:
-        assert self.supervisor.ready is not None, "only engines that were ready are handed out"
-        return self.supervisor.ready
-
-    @property
-    def effective_settings(self) -> list[EffectiveSetting]:
-        """What the engine and the app could not do as it was asked for."""
-        return [*self.ready.effective_settings, *self.chat_settings]
-
-    def check_queue(self, max_waiting: int) -> None:
-        """Refuse one more request where as many answers as may wait do. Raises ApiError."""
-        beyond = self.supervisor.client.num_sequences - self.supervisor.options.max_num_seqs
-        stats = self.supervisor.stats
-        waiting = max(beyond, 0 if stats is None else stats.num_requests_waiting)  # counted up to a quarter second ago
-        if beyond >= 0 and waiting >= max_waiting:
-            raise ApiError(
-                429,
-                f"{waiting} answers wait for {self.model_id}, and no more than {max_waiting} may",
-                remedy="Try again later, or raise PIZARRA_MAX_WAITING_REQUESTS",
-                code="queue_full",
-                retry_after_s=RETRY_AFTER_S,
-            )
-
-    async def chat_prompt(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        variables: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """The prompt of a chat (see `PromptEncoder.encode`). Raises ApiError where the template does not take it."""
-        if self.chat is None:
-            code = "no_chat_template" if self.vocab.chat_template is None else "chat_template_error"
-            raise ApiError(400, self.chat_error, param="messages", remedy="Use /v1/completions", code=code)
-        try:
-            return await asyncio.to_thread(
-                self.chat.encode,
-                messages,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                variables=variables,
-            )
-        except ChatTemplateError as error:
-            raise ApiError(400, str(error), param="messages", code="chat_template_error") from error
-
-    def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
-        """Refuse ids that the model does not have. Raises ApiError."""
-        if token_ids and max(token_ids) >= self.ready.vocab_size:
-            detail = f"token id {max(token_ids)} is outside the vocabulary of {self.ready.vocab_size}"
-            raise ApiError(400, detail, param=param, code="invalid_value")
 
 
 class Engines:
@@ -127,6 +56,8 @@ class Engines:
         events: EventLog,
         latest_sample: Callable[[], DeviceSample | None],
         on_change: Callable[[], None],
+        traces: TraceLog,
+        drafters: Drafters,
     ) -> None:
         self._settings = settings
         self._catalog = catalog
@@ -134,6 +65,9 @@ class Engines:
         self._events = events
         self._latest_sample = latest_sample
         self._on_change = on_change
+        self._traces = traces
+        self._drafters = drafters
+        self._proposers = ProposerWatch(events)
         self._load_lock = asyncio.Lock()
         self._engines: dict[str, Engine] = {}
 
@@ -142,6 +76,13 @@ class Engines:
     def all(self) -> list[Engine]:
         """Oldest first, failed ones included."""
         return list(self._engines.values())
+
+    def of_run(self, run_id: str) -> Engine:
+        """The engine with this id. Raises ApiError."""
+        for engine in self._engines.values():
+            if engine.supervisor.run_id == run_id:
+                return engine
+        raise ApiError(404, f"there is no engine {run_id!r}", param="id", remedy="/api/engines lists them")
 
     def of_model(self, model_id: str) -> Engine | None:
         return self._engines.get(model_id)
@@ -220,6 +161,7 @@ class Engines:
     async def estimate(self, model_id: str, options: LoadOptions) -> FitEstimate:
         """What a load would take, from the checkpoint's header and the memory that is free now."""
         model = await self.local(model_id)
+        options = await self.with_drafter(options, model)
         device, available, total = self.free_memory(options.device)
         for name, check in (("kv_cache_dtype", check_kv_cache_dtype), ("kernel_backend", check_kernel_backend)):
             try:
@@ -228,7 +170,10 @@ class Engines:
                 raise ApiError(400, str(error), param=f"options.{name}") from error
         assert model.info is not None
         held = memory_holders(device, total - available, self._latest_sample(), self.snapshots())
-        return estimate(model.info, options, available, total, device, held)
+        try:
+            return await asyncio.to_thread(estimate, model.info, options, available, total, device, held)
+        except (ConfigError, CheckpointError) as error:  # of the drafter: the model's own header was read before
+            raise ApiError(400, str(error), param="options.drafter", code="unfit_drafter") from error
 
     async def load(self, model_id: str, options: LoadOptions, handle: JobHandle) -> JobResult:
         """The work of a load job. Loads go one after the other, in the order they were asked for."""
@@ -247,11 +192,12 @@ class Engines:
             old = self._engines.get(model_id)
             if old is not None and old.supervisor.alive:
                 raise JobError(f"{model_id} is already loaded")
+            options = await self.with_drafter(options, model)
             fit = await self.estimate(model_id, options)
             handle.log(fit.message)
             if not fit.fits:
                 raise JobError(fit.message)
-            supervisor = self._supervisor(model, self._with_threads(options), handle)
+            supervisor = self._supervisor(model, self._with_threads(options), handle, vocab)
             self._engines.pop(model_id, None)
             defaults = sampling_defaults(model.path, self._catalog.entry(model_id))
             self._engines[model_id] = Engine(supervisor, vocab, chat.encoder, chat.error, defaults, chat.settings)
@@ -281,6 +227,13 @@ class Engines:
             *(engine.supervisor.unload(drain_s=0.0, kill_s=self._settings.kill_timeout_s) for engine in alive)
         )
 
+    async def with_drafter(self, options: LoadOptions, model: LocalModel) -> LoadOptions:
+        """The options with a path in the place of a drafter's name. Raises ApiError."""
+        try:
+            return await asyncio.to_thread(self._drafters.resolved, options, model)
+        except DrafterError as error:
+            raise ApiError(400, str(error), param="options.drafter", code="unknown_drafter") from error
+
     # ---- inside -----------------------------------------------------------------------------------------------------
 
     def _with_threads(self, options: LoadOptions) -> LoadOptions:
@@ -290,7 +243,7 @@ class Engines:
         others = sum(engine.supervisor.alive for engine in self._engines.values())
         return dataclasses.replace(options, num_threads=max(1, len(os.sched_getaffinity(0)) // (others + 1)))
 
-    def _supervisor(self, model: LocalModel, options: LoadOptions, handle: JobHandle) -> EngineSupervisor:
+    def _supervisor(self, model: LocalModel, options: LoadOptions, handle: JobHandle, vocab: Vocab) -> EngineSupervisor:
         run_id = uuid.uuid4().hex[:12]
         prune_engine_logs(self._settings.home)
 
@@ -302,6 +255,12 @@ class Engines:
                 handle.stage(progress.stage, progress.done, progress.total, unit, progress.message)
             self._on_change()
 
+        def reported(report: EngineStats | StepTrace) -> None:
+            if isinstance(report, StepTrace):
+                self._traces.take(report, run_id, vocab)
+            else:
+                self._proposers.observe(model.id, run_id, report)
+
         return EngineSupervisor(
             run_id,
             model.id,
@@ -311,10 +270,11 @@ class Engines:
             log_path=self._settings.home / "logs" / f"engine-{run_id}.log",
             kernel_cache=self._settings.home / "kernels",
             on_change=changed,
+            on_report=reported,
         )
 
     async def _start(self, supervisor: EngineSupervisor) -> EngineReady:
-        unwatched(self._store.save_engine_run(_run_row(supervisor)))
+        unwatched(self._store.save_engine_run(run_row(supervisor)))
         try:
             ready = await supervisor.start()
         except EngineStartError as error:
@@ -337,10 +297,11 @@ class Engines:
             return
         if supervisor.state in ("failed", "stopped"):
             unwatched(self._store.end_engine_run(supervisor.run_id, supervisor.state, supervisor.error))
+            self._proposers.forget(supervisor.run_id)
         else:
             engine = self._engines.get(supervisor.model_id)
             chat_settings = () if engine is None else engine.chat_settings
-            unwatched(self._store.save_engine_run(_run_row(supervisor, chat_settings)))
+            unwatched(self._store.save_engine_run(run_row(supervisor, chat_settings)))
         if supervisor.state == "failed":
             data = {"log_tail": supervisor.log_tail(20)}
             self._events.add(
@@ -351,37 +312,3 @@ class Engines:
         if self._engines.get(engine.model_id) is engine and engine.supervisor.state == "stopped":
             del self._engines[engine.model_id]
             self._on_change()
-
-
-def struct_fields(struct: Any) -> dict[str, Any]:
-    """A protocol struct's fields, for JSON."""
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}
-
-
-def _run_row(supervisor: EngineSupervisor, chat_settings: Sequence[EffectiveSetting] = ()) -> EngineRunRow:
-    base = EngineRunRow(
-        id=supervisor.run_id,
-        model_id=supervisor.model_id,
-        state=supervisor.state,
-        started_at=supervisor.started_at,
-        pid=supervisor.pid,
-        options=dataclasses.asdict(supervisor.options),
-    )
-    ready = supervisor.ready
-    if ready is None:
-        return base
-    return dataclasses.replace(
-        base,
-        device=ready.device,
-        device_name=ready.device_name,
-        dtype=ready.dtype,
-        exactness=ready.exactness,
-        exactness_reason=ready.exactness_reason,
-        load_s=ready.load_s,
-        num_kv_blocks=ready.num_kv_blocks,
-        block_size=ready.block_size,
-        max_model_len=ready.max_model_len,
-        effective_settings=[dataclasses.asdict(each) for each in (*ready.effective_settings, *chat_settings)],
-        memory=struct_fields(ready.memory),
-        kernels=dict(ready.kernels),
-    )

@@ -31,6 +31,7 @@ from db.rows import RequestRow
 from db.store import Store
 from engine.core.outputs import Logprobs, RequestOutput
 from engine.core.sampling_params import SamplingParams
+from engine.core.speculation import DEFAULT_SPECULATION, SpeculationParams
 from engine.protocol import AddRequest
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ class RequestOptions:
     grammar_field: str | None = None
     shown_specials: Sequence[str] = ()
     pooling: str = ""
+    speculation: SpeculationParams = DEFAULT_SPECULATION
+    trace: bool = False
 
 
 class Generation:
@@ -107,7 +110,9 @@ class Generation:
             num_prompt_tokens=len(prompt_token_ids),
             num_output_tokens=0,
             seed=sampling.seed,
+            proposer=None if options.pooling else engine.proposer_of(options.speculation),
         )
+        self.rule = options.speculation.rule or engine.speculation.rule
         self.message = AddRequest(
             self.row.id,
             list(prompt_token_ids),
@@ -116,6 +121,8 @@ class Generation:
             options.cache_salt,
             options.n,
             options.pooling,
+            options.speculation,
+            options.trace,
         )
         self.samples = [
             SampleText(
@@ -209,9 +216,13 @@ class Generation:
         if not summaries:
             return {}
         first = summaries[0]
-        summed = {
+        summed: dict[str, object] = {
             name: sum(getattr(each, name) for each in summaries)
-            for name in ("num_preemptions", "drafts", "drafted", "accepted")
+            for name in ("num_preemptions", "drafts", "drafted", "accepted", "draft_s", "verify_s")
+        }
+        summed |= {
+            name: sum_positions([getattr(each, name) for each in summaries])
+            for name in ("accepted_per_position", "drafted_per_position")
         }
         shared = {"num_cached_tokens": first.num_cached_tokens, "queue_s": first.timing.queue_s, "seed": first.seed}
         return {**shared, **summed}
@@ -225,6 +236,12 @@ class Generation:
         self.row = dataclasses.replace(self.row, **changes)  # type: ignore[arg-type]
         if state == "queued" and self.row.state == "running":
             self._on_change(self)
+
+
+def sum_positions(counts: Sequence[Sequence[int]]) -> list[int]:
+    """Counts per position of several requests, added up; they need not be equally long."""
+    length = max(map(len, counts), default=0)
+    return [sum(each[position] for each in counts if position < len(each)) for position in range(length)]
 
 
 def engine_failed(gone: EngineGone) -> ApiError:

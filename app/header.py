@@ -17,11 +17,12 @@ from app.generation import Generations
 from app.jobs import JobRunner
 from app.live import LiveHub
 from app.recorder import Recorder
+from app.selftests import SelfTests
+from app.speculation import header_state
 from engine.protocol import EngineStats
 
 PERIOD_S = 1.0
 SILENCE_S = 10.0  # an engine speaks four times a second, but not while one long step runs
-_NO_SPECULATION = {"state": "off", "reason": "this version decodes one token a step"}
 
 
 class HeaderPublisher:
@@ -35,6 +36,7 @@ class HeaderPublisher:
         jobs: JobRunner,
         recorder: Recorder,
         catalog: Catalog,
+        selftests: SelfTests,
     ) -> None:
         self._hub = hub
         self._engines = engines
@@ -42,6 +44,7 @@ class HeaderPublisher:
         self._jobs = jobs
         self._recorder = recorder
         self._catalog = catalog
+        self._selftests = selftests
         self._previous: dict[str, EngineStats] = {}
         self._rates: dict[str, float | None] = {}
 
@@ -64,7 +67,7 @@ class HeaderPublisher:
             "memory": _memory(sample, engines),
             "gpu": _gpu(sample),
             "jobs_running": self._jobs.num_running,
-            "speculation": _NO_SPECULATION,
+            "speculation": header_state(engines, self._selftests.failed),
             "default_model_id": self._catalog.default_id,
         }
 
@@ -86,6 +89,7 @@ class HeaderPublisher:
             "kv_blocks_total": stats.kv_blocks_total if stats else None,
             "silent_s": _silent_s(engine),
             "error": supervisor.error,
+            "selftest": self._selftests.state(engine)["state"],
         }
 
     def _update_rates(self) -> None:
@@ -139,13 +143,14 @@ def _memory(sample: DeviceSample | None, engines: list[Engine]) -> dict[str, Any
     """Host memory in parts that add up to the whole. A part of an engine counts as far as its process holds it."""
     if sample is None:
         return None
-    parts = dict.fromkeys(("weights", "kv", "workspace", "runtime"), 0)
+    parts = dict.fromkeys(("weights", "draft_weights", "kv", "workspace", "runtime"), 0)
     for engine in engines:
         left = sample.engine_process_bytes.get(engine.supervisor.run_id) or 0
         ready = engine.supervisor.ready
         if ready is not None and ready.device == "cpu":
             stated = {
-                "weights": ready.memory.weights_bytes + ready.memory.draft_weights_bytes,
+                "weights": ready.memory.weights_bytes,
+                "draft_weights": ready.memory.draft_weights_bytes,
                 "kv": ready.memory.kv_bytes,
                 "workspace": ready.memory.workspace_bytes,
             }

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from db.figures import DEVICE, ENGINE, QUANTILES, RATES, SAMPLE_COLUMNS
+from db.figures import DEVICE, ENGINE, QUANTILES, RATES, SAMPLE_COLUMNS, of_several
 from db.histogram import LatencyHistogram
 from db.rows import DeviceSampleRow, EngineSampleRow
 
@@ -29,7 +29,9 @@ class LiveColumns:
         each = {row.engine_run_id: self._engine_columns(row) for row in engines}
         self._before = {row.engine_run_id: row for row in engines}
         quantiles = _quantiles(engines)
-        together = {name: _sum_known(columns[name] for columns in each.values()) for name in _SUMMED} | quantiles
+        together = {
+            name: of_several(name, (columns[name] for columns in each.values())) for name in _JOINED
+        } | quantiles
         t = float(math.floor(device.t))
         return [
             {"engine_run_id": run_id, "t": t, "columns": {name: columns[name] for name in SAMPLE_COLUMNS}}
@@ -40,7 +42,7 @@ class LiveColumns:
         ]
 
     def _engine_columns(self, row: EngineSampleRow) -> Columns:
-        columns: Columns = {name: getattr(row, name) for name in (*ENGINE.gauges, *ENGINE.counters)}
+        columns: Columns = row.figures()
         columns |= {name: self._rate(counter, row) for name, counter in RATES.items()}
         return columns | _quantiles([row])
 
@@ -55,12 +57,7 @@ class LiveColumns:
         return growth
 
 
-_SUMMED = (*ENGINE.gauges, *ENGINE.counters, *RATES)
-
-
-def _sum_known(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+_JOINED = (*ENGINE.gauges, *ENGINE.counters, *RATES)
 
 
 def _quantiles(rows: Iterable[EngineSampleRow]) -> Columns:

@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from app.devices import DeviceSample
+from app.metrics_speculation import speculation_families
 from app.recorder import EngineSnapshot
 from db.rows import RequestRow
 from engine.protocol import EngineStats
@@ -176,6 +177,7 @@ class _Readings(Collector):
                 if stats is not None:
                     counter.add_metric(labels, read(stats))
             yield counter
+        yield from speculation_families([(run, stats) for run, stats in counted if stats is not None], LABELS)
         yield _memory_parts(engines)
         yield GaugeMetricFamily("pizarra_jobs_running", "Jobs that run.", value=self._num_jobs())
         device = self._device()

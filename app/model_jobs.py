@@ -1,4 +1,4 @@
-"""The long jobs of a model: pull, load, unload, quantise.
+"""The long jobs of a model: pull, load, unload, quantise, train a drafter.
 
 Owns what each does step by step and when it is refused. Knows nothing of HTTP. Invariant: one job of a kind for a
 model at a time; asking again returns the one that runs, and asking with force hurries an unload that drains.
@@ -19,6 +19,8 @@ from app.events import EventLog
 from app.jobs import JobError, JobHandle, JobResult, JobRunner
 from app.quantize import JOB as QUANTIZE
 from app.quantize import QuantizeError, Quantizer, QuantizeWish
+from app.train_drafter import JOB as TRAIN_DRAFTER
+from app.train_drafter import DrafterTrainer, TrainError, TrainWish
 from db.rows import JobRow
 from engine.config import LoadOptions
 
@@ -37,10 +39,18 @@ class ModelJobs:
     """Starts the jobs."""
 
     def __init__(
-        self, jobs: JobRunner, catalog: Catalog, engines: Engines, events: EventLog, quantizer: Quantizer
+        self,
+        jobs: JobRunner,
+        catalog: Catalog,
+        engines: Engines,
+        events: EventLog,
+        quantizer: Quantizer,
+        trainer: DrafterTrainer,
     ) -> None:
         self._events = events
         self._quantizer = quantizer
+        self._trainer = trainer
+        self._training: dict[str, TrainWish] = {}  # the newest such job of a model
         self._quantizing: dict[str, QuantizeWish] = {}  # what the newest such job of a model makes
         self._jobs = jobs
         self._catalog = catalog
@@ -129,6 +139,39 @@ class ModelJobs:
         self._quantizing[wish.model_id] = wish
         return self._jobs.start(QUANTIZE, wish.model_id, work)
 
+    async def train_drafter(self, wish: TrainWish) -> JobRow:
+        """Train a drafter for a model on disk. Raises ApiError for a wish that cannot be granted."""
+        try:
+            plan = await asyncio.to_thread(self._trainer.plan, wish)
+        except TrainError as error:
+            raise ApiError(409 if error.param in ("id", "output_id") else 400, str(error), param=error.param) from error
+        except UnknownModelError as error:
+            raise ApiError(404, str(error), param="id", code="model_not_found") from error
+        except (CatalogError, PullError) as error:
+            raise ApiError(409, str(error)) from error
+        running = self._jobs.running(TRAIN_DRAFTER, wish.model_id)
+        if running is not None:
+            if self._training.get(wish.model_id) == wish:
+                return running
+            remedy = f"Wait for it, or cancel the job {running.id}"
+            raise ApiError(409, f"a drafter for {wish.model_id} is being trained already", remedy=remedy)
+
+        async def work(handle: JobHandle) -> JobResult:
+            def report(line: JobLine) -> None:
+                if line.stage == "measured":
+                    handle.log(line.message)
+                handle.stage(line.stage, line.done, line.total, "steps", line.message)
+
+            try:
+                result = await self._trainer.run(plan, report, handle.log)
+            except (EngineJobError, EngineJobStopped, OSError) as error:
+                raise JobError(str(error)) from error
+            self._events.add(TRAIN_DRAFTER, "info", f"trained {plan.output_id} for {plan.model.id}")
+            return result
+
+        self._training[wish.model_id] = wish
+        return self._jobs.start(TRAIN_DRAFTER, wish.model_id, work)
+
     def remove(self, model_id: str) -> None:
         """Delete a model from the disk."""
         engine = self._engines.of_model(model_id)
@@ -136,6 +179,9 @@ class ModelJobs:
             raise ApiError(409, f"{model_id} is loaded", remedy="Unload it first")
         if (quantizing := self._jobs.running(QUANTIZE, model_id)) is not None:
             raise ApiError(409, f"{model_id} is being quantised", remedy=f"Cancel the job {quantizing.id} first")
+        if (training := self._jobs.running(TRAIN_DRAFTER, model_id)) is not None:
+            remedy = f"Cancel the job {training.id} first"
+            raise ApiError(409, f"a drafter for {model_id} is being trained", remedy=remedy)
         try:
             self._catalog.remove(model_id)
         except UnknownModelError as error:
@@ -146,7 +192,7 @@ class ModelJobs:
             reason = f"{model_id} could not be deleted: {error.strerror or error} ({error.filename})"
             raise ApiError(500, reason, remedy="Check who owns the file, or delete it by hand") from error
 
-    async def bring_up(self, model_id: str) -> None:
+    async def bring_up(self, model_id: str, options: LoadOptions) -> None:
         """Load a model at start-up; one that is only in the catalogue is pulled first."""
         try:
             self._catalog.resolve(model_id)
@@ -159,7 +205,7 @@ class ModelJobs:
                 self._events.add("start", "error", f"{model_id} could not be fetched: {pulled.error}")
                 return
         try:
-            loading = self.load(model_id, LoadOptions())
+            loading = self.load(model_id, options)
         except ApiError:
             return  # somebody was faster and loaded it while it was fetched
         loaded = await self._jobs.wait(loading.id)

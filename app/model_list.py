@@ -44,7 +44,8 @@ class ModelList:
 
     def _row(self, model_id: str, entry: CatalogEntry | None, model: LocalModel | None) -> ModelRow:
         job = self._jobs.running("pull", model_id) or self._jobs.running("load", model_id)
-        job = job or self._jobs.running("unload", model_id) or self._jobs.running("quantize", model_id)
+        for kind in ("unload", "quantize", "train-drafter"):
+            job = job or self._jobs.running(kind, model_id)
         engine = self._engines.of_model(model_id)
         info = model.info if model is not None else None
         config = info.config if info is not None else None

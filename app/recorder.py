@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from app.devices import DeviceSample
 from app.live_columns import LiveColumns
-from db.figures import ENGINE
+from db.figures import ACCEPTED_POSITIONS, DRAFTED_POSITIONS, ENGINE
 from db.histogram import LatencyHistogram
 from db.rows import DeviceSampleRow, EngineSampleRow
 from db.store import Store
@@ -167,9 +167,15 @@ def engine_row(
     )
     if stats is None or sample.t - stats.t_s > STALE_STATS_S:
         return row
-    measured_here = ("engine_process_bytes", "engine_gpu_bytes")
-    counted = {name: getattr(stats, name) for name in (*ENGINE.gauges, *ENGINE.counters) if name not in measured_here}
-    return dataclasses.replace(row, counted_at=stats.t_s, **counted)
+    elsewhere = {"engine_process_bytes", "engine_gpu_bytes", *ACCEPTED_POSITIONS, *DRAFTED_POSITIONS}
+    counted = {name: getattr(stats, name) for name in (*ENGINE.gauges, *ENGINE.counters) if name not in elsewhere}
+    return dataclasses.replace(
+        row,
+        counted_at=stats.t_s,
+        accepted_per_position=stats.accepted_per_position_total,
+        drafted_per_position=stats.drafted_per_position_total,
+        **counted,
+    )
 
 
 def device_row(sample: DeviceSample) -> DeviceSampleRow:

@@ -7,34 +7,15 @@ are strict (no text where a number belongs) and closed (an unknown field is refu
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
-
-def _encodable(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"half of a surrogate pair at character {error.start}: this is not Unicode text") from None
-    return text
-
-
-# what a caller may send as text: JSON can spell halves of surrogate pairs, which neither UTF-8 nor a tokenizer knows
-Text = Annotated[str, AfterValidator(_encodable)]
-
-
-class Incoming(BaseModel):
-    """Base of every body that comes in."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class Outgoing(BaseModel):
-    """Base of every body that goes out."""
-
-    model_config = ConfigDict(from_attributes=True)
-
+from app.schema_base import Incoming as Incoming
+from app.schema_base import Outgoing as Outgoing
+from app.schema_base import Text as Text
+from app.schema_base import encodable
+from app.speculation_schemas import SelfTestState, Speculation
 
 # ---- system ---------------------------------------------------------------------------------------------------------
 
@@ -49,7 +30,7 @@ class Health(Outgoing):
 
 class Ready(Outgoing):
     ready: bool
-    models: list[str] = []
+    models: list[str] = Field(default_factory=list)
     reason: str | None = None
 
 
@@ -90,8 +71,8 @@ class ModelRow(Outgoing):
     support_reason: str = ""
     error: str | None = None
     fit: Fit
-    sources: list[str] = []
-    drafter_ids: list[str] = []
+    sources: list[str] = Field(default_factory=list)
+    drafter_ids: list[str] = Field(default_factory=list)
     engine_id: str | None = None
     job_id: str | None = None
     default: bool = False
@@ -104,7 +85,7 @@ class Models(Outgoing):
 class LoadBody(Incoming):
     """The wishes for a load; absent ones take the defaults of LoadOptions."""
 
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class UnloadBody(Incoming):
@@ -132,10 +113,11 @@ class MemoryHolder(Outgoing):
 
 
 class Estimate(Outgoing):
-    """`total_bytes` = weights + kv + workspace + runtime; `workspace_parts` add up to `workspace_bytes`."""
+    """`total_bytes` = weights + drafter + kv + workspace + runtime; `workspace_parts` add up to `workspace_bytes`."""
 
     device: Literal["cpu", "cuda"]
     weights_bytes: int
+    drafter_bytes: int
     kv_bytes: int
     workspace_bytes: int
     workspace_parts: dict[str, int]
@@ -151,6 +133,8 @@ class Estimate(Outgoing):
     max_model_len: int
     max_model_len_that_fits: int
     message: str
+    speculation: str
+    drafter_note: str
 
 
 EngineState = Literal["loading", "ready", "draining", "unloading", "failed", "stopped"]
@@ -166,19 +150,21 @@ class Engine(Outgoing):
     dtype: str | None = None
     exactness: str | None = None
     exactness_reason: str | None = None
-    effective_settings: list[dict[str, Any]] = []
-    memory: dict[str, int] = {}
-    kernels: dict[str, str] = {}
-    options: dict[str, Any] = {}
+    effective_settings: list[dict[str, Any]] = Field(default_factory=list)
+    memory: dict[str, int] = Field(default_factory=dict)
+    kernels: dict[str, str] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)
     started_at: float
     load_s: float | None = None
     num_kv_blocks: int | None = None
     block_size: int | None = None
     max_model_len: int | None = None
-    sampling_defaults: dict[str, float] = {}
+    sampling_defaults: dict[str, float] = Field(default_factory=dict)
     error: str | None = None
-    log_tail: list[str] = []
+    log_tail: list[str] = Field(default_factory=list)
     stats: dict[str, Any] | None = None
+    speculation: Speculation | None = None  # None until the engine is ready
+    selftest: SelfTestState | None = None
 
 
 class Engines(Outgoing):
@@ -233,6 +219,11 @@ class Request(Outgoing):
     finish_reason: str | None
     error: str | None
     seed: int | None
+    accepted_per_position: list[int] | None
+    drafted_per_position: list[int] | None
+    draft_s: float | None
+    verify_s: float | None
+    proposer: str | None
 
 
 class Requests(Outgoing):
@@ -262,7 +253,7 @@ class SettingsBody(Incoming):
     @field_validator("settings")
     @classmethod
     def _storable(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        _encodable(json.dumps(settings, ensure_ascii=False, allow_nan=False))
+        encodable(json.dumps(settings, ensure_ascii=False, allow_nan=False))
         return settings
 
 

@@ -21,6 +21,7 @@ from app.conversations import ConversationService
 from app.devices import DeviceSampler
 from app.dialects.response_store import ResponseStore
 from app.doctor import Doctor
+from app.drafters import Drafters
 from app.engines import Engines
 from app.errors import install_error_handlers
 from app.events import EventLog
@@ -47,13 +48,17 @@ from app.routes import (
     requests,
     responses,
     samples,
+    speculation,
     system,
     tokenize,
     unknown,
 )
 from app.security import Gatekeeper
+from app.selftests import SelfTests
 from app.services import Services
 from app.settings import ASSETS, Settings
+from app.traces import TraceLog
+from app.train_drafter import DrafterTrainer
 from app.version import app_version
 from db.store import Store
 
@@ -77,7 +82,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(Gatekeeper, settings=settings)  # added last, so it comes first
     install_error_handlers(app)
     answers = (openai, responses, messages, embeddings, tokenize)
-    for module in (system, *answers, models, doctor, jobs, samples, requests, conversations, live, unknown):
+    for module in (
+        system,
+        *answers,
+        models,
+        doctor,
+        speculation,
+        jobs,
+        samples,
+        requests,
+        conversations,
+        live,
+        unknown,
+    ):
         app.include_router(module.router)
     return app
 
@@ -109,12 +126,17 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     job_runner = JobRunner(store, hub)
     catalog = Catalog(settings.home, ASSETS)
     recorder = Recorder(store, DeviceSampler(settings.home), lambda: engines.snapshots(), hub.publish)
-    engines = Engines(settings, catalog, store, events, lambda: recorder.latest, lambda: header.publish())
+    traces, drafters = TraceLog(hub.publish), Drafters(settings.home, ASSETS, catalog)
+    engines = Engines(
+        settings, catalog, store, events, lambda: recorder.latest, lambda: header.publish(), traces, drafters
+    )
+    selftests = SelfTests(job_runner, store, events)
     metrics = Metrics(engines.snapshots, lambda: recorder.latest, lambda: job_runner.num_running)
     generations = Generations(store, hub, recorder, metrics, settings.max_waiting_requests)
-    header = HeaderPublisher(hub, engines, generations, job_runner, recorder, catalog)
+    header = HeaderPublisher(hub, engines, generations, job_runner, recorder, catalog, selftests)
     quantizer = Quantizer(settings.home, catalog, settings.jobs_argv)
-    model_jobs = ModelJobs(job_runner, catalog, engines, events, quantizer)
+    trainer = DrafterTrainer(settings.home, catalog, settings.jobs_argv)
+    model_jobs = ModelJobs(job_runner, catalog, engines, events, quantizer, trainer)
     conversation_service = ConversationService(store, hub, engines, generations)
     parts = Services(
         settings=settings,
@@ -132,10 +154,13 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         metrics=metrics,
         conversations=conversation_service,
         responses=ResponseStore(),
+        drafters=drafters,
+        selftests=selftests,
+        traces=traces,
     )
     background = [asyncio.create_task(recorder.run()), asyncio.create_task(header.run())]
     if settings.model is not None:
-        background.append(asyncio.create_task(model_jobs.bring_up(settings.model)))
+        background.append(asyncio.create_task(model_jobs.bring_up(settings.model, settings.load_options)))
     for task in background:
         task.add_done_callback(_log_failure)
     try:

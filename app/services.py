@@ -14,6 +14,7 @@ from app.catalog import Catalog
 from app.conversations import ConversationService
 from app.dialects.response_store import ResponseStore
 from app.doctor import Doctor
+from app.drafters import Drafters
 from app.engines import Engines
 from app.events import EventLog
 from app.generation import Generations
@@ -22,7 +23,9 @@ from app.live import LiveHub
 from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
+from app.selftests import SelfTests
 from app.settings import Settings
+from app.traces import TraceLog
 from db.store import Store
 
 
@@ -45,6 +48,9 @@ class Services:
     metrics: Metrics
     conversations: ConversationService
     responses: ResponseStore
+    drafters: Drafters
+    selftests: SelfTests
+    traces: TraceLog
 
 
 def services(connection: HTTPConnection) -> Services:

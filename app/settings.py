@@ -10,13 +10,16 @@ import ipaddress
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import platformdirs
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from engine.config import MAX_DRAFTS, SPECULATION_RULES, SPECULATIONS, LoadOptions
+
 ENV_PREFIX = "PIZARRA_"
+DEFAULTS = LoadOptions()
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 
 
@@ -42,6 +45,18 @@ class Settings(BaseSettings):
     port: int = Field(default=7860, ge=0, le=65535, description="Port to listen on; 0 lets the system choose.")
     model: str | None = Field(
         default=None, description="Model id to load after start-up; a catalogue model not on disk is pulled first."
+    )
+    speculation: Literal[SPECULATIONS] = Field(  # type: ignore[valid-type]
+        default="auto", description="How the model of the setting `model` speculates; other loads say it themselves."
+    )
+    num_speculative_tokens: int = Field(
+        default=DEFAULTS.num_speculative_tokens, ge=1, le=MAX_DRAFTS, description="At most so many drafts in a step."
+    )
+    speculation_rule: Literal[SPECULATION_RULES] = Field(  # type: ignore[valid-type]
+        default="match", description="How drafts are accepted: with the same bits, or with the same distribution."
+    )
+    drafter: str = Field(
+        default="", description="The drafter of that model: an id or a path; empty: the one tied to its weights."
     )
     api_key: SecretStr | None = Field(
         default=None, description="When set, every call needs it: as Bearer token, or by logging in at /login."
@@ -94,6 +109,12 @@ class Settings(BaseSettings):
         if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             raise ValueError(f"log_level={level!r}: known are DEBUG, INFO, WARNING, ERROR")
         return level.upper()
+
+    @property
+    def load_options(self) -> LoadOptions:
+        """Of the model that is loaded after start-up."""
+        names = ("speculation", "num_speculative_tokens", "speculation_rule", "drafter")
+        return LoadOptions(**{name: getattr(self, name) for name in names})
 
     @property
     def url(self) -> str:

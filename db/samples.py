@@ -16,7 +16,7 @@ from typing import Literal
 from sqlalchemy import Connection, RowMapping, union_all
 
 from db.buckets import merged, raw, rolled
-from db.figures import DEVICE, ENGINE, QUANTILES, RATES, SAMPLE_COLUMNS, Figures
+from db.figures import DEVICE, ENGINE, QUANTILES, RATES, SAMPLE_COLUMNS, Figures, of_several
 from db.histogram import LatencyHistogram
 from db.rollup import RAW, TIERS, Tier, mark
 from db.rows import SampleSeries
@@ -134,11 +134,12 @@ def _together(runs: Sequence[tuple[RowMapping, Values]], aggregate: Aggregate) -
     turns = _turns(runs)
     values: Values = {}
     for name in (*ENGINE.gauges, *RATES):
-        parts = [(total, weight) for turn, weight in turns if (total := _sum_known(turn, name)) is not None]
+        totals = [(of_several(name, [each[name] for each in turn]), weight) for turn, weight in turns]
+        parts = [(total, weight) for total, weight in totals if total is not None]
         how = "mean" if name in RATES else aggregate
         values[name] = _COMBINE[how](parts) if parts else None
     for name in ENGINE.counters:
-        values[name] = _sum_known(turns[-1][0], name)
+        values[name] = of_several(name, [each[name] for each in turns[-1][0]])
     for histogram in ENGINE.histograms:
         total_histogram = LatencyHistogram()
         for row, _ in runs:
@@ -159,8 +160,3 @@ def _turns(runs: Sequence[tuple[RowMapping, Values]]) -> list[tuple[list[Values]
             turns.append(([values], row["num_samples"]))
         turn_end = max(turn_end, row["last_t"])
     return turns
-
-
-def _sum_known(values: Iterable[Values], name: str) -> float | None:
-    known = [value for each in values if (value := each[name]) is not None]
-    return sum(known) if known else None

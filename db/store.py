@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from db import conversations, records, rollup, samples
+from db import conversations, records, rollup, samples, selftests
 from db.connect import migrate, open_engine
 from db.errors import StoreError, explain
 from db.recovery import close_interrupted
@@ -34,6 +34,7 @@ from db.rows import (
     RequestPage,
     RequestRow,
     SampleSeries,
+    SelfTestRow,
 )
 from db.writer import Writer
 
@@ -135,6 +136,20 @@ class Store:
     def list_requests(self, limit: int = 100, before: int | None = None, model: str | None = None) -> RequestPage:
         """Newest first. `before`: the `next_before` of the page in front of it."""
         return self._read(lambda c: records.list_requests(c, limit, before, model))
+
+    # ---- self-tests -------------------------------------------------------------------------------------------------
+
+    def add_selftest(self, row: SelfTestRow) -> Future[None]:
+        """Keep the result of one."""
+        return self._writer.submit(lambda c: selftests.add(c, row))
+
+    def list_selftests(self, model_id: str | None = None, limit: int = 100) -> list[SelfTestRow]:
+        """Newest first, of one model or of all."""
+        return self._read(lambda c: selftests.find(c, model_id, limit))
+
+    def newest_selftest(self, model_id: str, model_hash: str, drafter_hash: str) -> SelfTestRow | None:
+        """The last result of these weights with this drafter."""
+        return self._read(lambda c: selftests.newest(c, model_id, model_hash, drafter_hash))
 
     # ---- conversations ----------------------------------------------------------------------------------------------
 

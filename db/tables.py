@@ -43,6 +43,9 @@ engine_runs = Table(
     Column("effective_settings", JSON, nullable=False),
     Column("memory", JSON, nullable=False),
     Column("kernels", JSON, nullable=False),
+    Column("model_hash", Text),
+    Column("drafter_hash", Text),
+    Column("speculation", Text),
 )
 
 requests = Table(
@@ -71,6 +74,11 @@ requests = Table(
     Column("finish_reason", Text),
     Column("error", Text),
     Column("seed", Text),  # an unsigned 64-bit number, which SQLite's integers cannot hold
+    Column("accepted_per_position", JSON(none_as_null=True)),
+    Column("drafted_per_position", JSON(none_as_null=True)),
+    Column("draft_s", Float),
+    Column("verify_s", Float),
+    Column("proposer", Text),
     Index("ix_requests_model_id_seq", "model_id", "seq"),
 )
 
@@ -145,6 +153,23 @@ settings = Table(
     Column("key", Text, primary_key=True),
     Column("value", JSON, nullable=False),
     Column("updated_at", Float, nullable=False),
+)
+
+selftests = Table(
+    "selftests",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("model_id", Text, nullable=False),
+    Column("engine_run_id", Text, nullable=False),
+    Column("model_hash", Text, nullable=False),
+    Column("drafter_hash", Text, nullable=False),
+    Column("proposer", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("finished_at", Float, nullable=False),
+    Column("versions", JSON, nullable=False),
+    Column("parts", JSON, nullable=False),
+    Index("ix_selftests_model_id_finished_at", "model_id", "finished_at"),
 )
 
 # Up to where (epoch seconds, exclusive) rollups of each step are complete.

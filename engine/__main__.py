@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from engine.config import DTYPES, KERNEL_BACKENDS, ConfigError, LoadOptions
+from engine.config import DTYPES, KERNEL_BACKENDS, SPECULATIONS, ConfigError, LoadOptions
 from engine.core.sampling_params import SamplingError, SamplingParams
 from engine.loading import LoadError, load_engine
 from engine.vocab import Vocab, VocabError, load_vocab
@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--kernel-backend", choices=KERNEL_BACKENDS, default="auto")
     parser.add_argument("--recorded-steps", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--speculation", choices=SPECULATIONS, default="auto")
     arguments = parser.parse_args()
     try:
         sampling = SamplingParams(
@@ -35,6 +36,7 @@ def main() -> int:
             num_threads=arguments.threads,
             kernel_backend=arguments.kernel_backend,
             recorded_steps=arguments.recorded_steps,
+            speculation=arguments.speculation,
         )
         loaded = load_engine(arguments.model, options, lambda stage, done, total, message: None)
     except (SamplingError, VocabError, ConfigError, LoadError) as error:

@@ -39,6 +39,10 @@ class LoadOptions:
     tensor_parallel_size: int = 1  # refused above 1 until it exists
     recorded_steps: bool = True  # the kernels of a step are recorded once and replayed without Python; False: never
     kernel_backend: str = "auto"  # "auto": the device's own | "cpu_ops" | "triton_ops" | "reference": for every op
+    speculation: str = "auto"  # "auto": "hybrid" with a drafter, else "suffix" | "off" | a name of PROPOSERS
+    num_speculative_tokens: int = 8  # the most drafts that a request has verified in one step
+    speculation_rule: str = "match"  # how drafts are accepted: "match" (same bits) | "rejection" (same distribution)
+    drafter: str = ""  # folder or file of a draft model, an EAGLE or Medusa drafter; empty: the one tied to the model
 
     def __post_init__(self) -> None:
         if self.tensor_parallel_size != 1:
@@ -54,6 +58,7 @@ class LoadOptions:
             ("max_model_len", 1, 10_000_000),
             ("num_threads", 1, 1024),
             ("kv_cache_memory_bytes", 1, 1 << 50),
+            ("num_speculative_tokens", 1, MAX_DRAFTS),
         ):
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
@@ -66,6 +71,10 @@ class LoadOptions:
             raise ConfigError(f"kv_cache_dtype={self.kv_cache_dtype!r}: known are {', '.join(KV_CACHE_DTYPES)}")
         if self.kernel_backend not in KERNEL_BACKENDS:
             raise ConfigError(f"kernel_backend={self.kernel_backend!r}: known are {', '.join(KERNEL_BACKENDS)}")
+        if self.speculation_rule not in SPECULATION_RULES:
+            raise ConfigError(f"speculation_rule={self.speculation_rule!r}: known are {', '.join(SPECULATION_RULES)}")
+        if self.speculation not in SPECULATIONS:
+            raise ConfigError(f"speculation={self.speculation!r}: known are {', '.join(SPECULATIONS)}")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ConfigError(f"device={self.device!r}: known are auto, cpu, cuda")
 
@@ -73,6 +82,9 @@ class LoadOptions:
 DTYPES = ("auto", "bfloat16", "float32", "float64")
 KV_CACHE_DTYPES = ("auto", "int8", "fp8")
 KERNEL_BACKENDS = ("auto", "cpu_ops", "triton_ops", "reference")
+SPECULATION_RULES = ("match", "rejection")
+SPECULATIONS = ("auto", "off", "ngram", "suffix", "draft_model", "eagle", "medusa", "hybrid")
+MAX_DRAFTS = 15  # that one request may have verified in a step: with the token before them 16 rows
 FP8_CAPABILITY = (8, 9)  # the first CUDA devices that compute with e4m3
 
 

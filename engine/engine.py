@@ -19,10 +19,12 @@ from engine.core.prefix import PrefixHasher
 from engine.core.request import POOLINGS, FinishReason, Request, RequestStatus
 from engine.core.sampling_params import Guided, SamplingParams
 from engine.core.scheduler import Scheduler
+from engine.core.speculation import DEFAULT_SPECULATION, SpeculationParams, most_sampled_rows
 from engine.core.stats import EngineCounters
 from engine.protocol import EngineStats
 from engine.runner.executor import Executor
 from engine.sample.grammar import GrammarCompiler, GrammarError, Outcome
+from engine.spec.speculator import Speculation, Speculator
 
 MAX_SAMPLES = 128  # of one prompt, as OpenAI has it
 
@@ -42,9 +44,10 @@ class Engine:
         eos_token_ids: Sequence[int],
         model_identity: str,
         grammars: GrammarCompiler,
+        speculation: Speculation,
     ) -> None:
         """num_blocks counts the null block. groups: the model's KV groups, which share the pool. model_identity: what
-        tells this model's cached blocks from another's."""
+        tells this model's cached blocks from another's. speculation: who may propose drafts, and who decides."""
         self.executor = executor
         self.grammars = grammars
         self.pool = BlockPool(num_blocks)
@@ -55,6 +58,10 @@ class Engine:
             options.max_num_seqs,
             options.max_num_batched_tokens,
             options.long_prefill_token_threshold,
+            max_sampled_rows=most_sampled_rows(options),
+        )
+        self.speculator = Speculator(
+            self.scheduler, speculation, max_drafts=options.num_speculative_tokens, rule=options.speculation_rule
         )
         self._grammar_checks = set[str]()
         self.counters = EngineCounters()
@@ -72,6 +79,8 @@ class Engine:
         cache_salt: str = "",
         n: int = 1,
         pooling: str = "",
+        speculation: SpeculationParams = DEFAULT_SPECULATION,
+        trace: bool = False,
     ) -> RequestOutput | None:
         """Queues n samples of a request; returns their common error row when it cannot be served.
 
@@ -80,6 +89,7 @@ class Engine:
         prompt, and find its whole blocks in the cache.
         """
         fault = self._fault(request_id, prompt_token_ids, sampling, n, pooling)
+        fault = fault or self.speculator.fault(speculation)
         if fault is not None:
             self.counters.observe_finished(n)
             return RequestOutput(request_id, [], finish_reason=FinishReason.ERROR, error=fault)
@@ -95,6 +105,8 @@ class Engine:
             priority=priority,
             cache_salt=cache_salt,
             pooling=pooling,
+            speculation=self.speculator.settle(speculation, guided=sampling.guided is not None),
+            trace=trace,
         )
         samples = [first, *(first.sibling(index) for index in range(1, n))]
         if sampling.guided is not None:
@@ -128,15 +140,17 @@ class Engine:
         return bool(self.scheduler.requests)
 
     def step(self) -> list[RequestOutput]:
-        """One turn: plan, run, count, take the tokens in.
+        """One turn: draft, plan, run, count, take the tokens in.
 
         Rows about grammars have a turn of their own, so that a step that fails does not lose them.
         """
         verdicts, rows = self._take_grammars()
         if not verdicts and not rows and self.scheduler.has_work():
+            self.speculator.draft()
             plan = self.scheduler.schedule()
             result = self.executor.execute(plan)
             self.counters.observe(plan, result)
+            self.speculator.observe(plan, result)
             rows = self.scheduler.update(plan, result)
         self.counters.observe_finished(sum(row.finish_reason is not None for row in rows))
         return [*verdicts, *rows]
@@ -170,7 +184,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Gauges and counters as of now."""
-        counters = self.counters
+        counters, drafts = self.counters, self.speculator.total
         return EngineStats(
             t_s=time.time(),
             num_requests_running=len(self.scheduler.running),
@@ -184,9 +198,16 @@ class Engine:
             preemptions_total=self.scheduler.num_preemptions,
             steps_total=counters.steps_total,
             step_s_total=counters.step_s_total,
-            drafts_total=counters.drafts_total,
-            drafted_total=counters.drafted_total,
-            accepted_total=counters.accepted_total,
+            drafts_total=drafts.drafts,
+            drafted_total=drafts.drafted,
+            accepted_total=drafts.accepted,
+            accepted_per_position_total=list(drafts.accepted_per_position),
+            drafted_per_position_total=list(drafts.drafted_per_position),
+            draft_s_total=drafts.draft_s,
+            verify_s_total=drafts.verify_s,
+            speculation_enabled=self.speculator.enabled,
+            speculation_gain=self.speculator.controller.gain(),
+            proposers=self.speculator.stats(),
             prefix_cache_queries_total=self.scheduler.prefix_queries,
             prefix_cache_hits_total=self.scheduler.prefix_hits,
         )

@@ -22,7 +22,10 @@ from engine.checkpoint import CheckpointError
 from engine.config import ConfigError
 from engine.vocab import VocabError
 
-JOBS: dict[str, str] = {"quantize": "engine.train.quantize:quantize"}
+JOBS: dict[str, str] = {
+    "quantize": "engine.train.quantize:quantize",
+    "train-drafter": "engine.train.drafter:train_drafter",
+}
 
 EXIT_FAILED, EXIT_STOPPED = 1, 3
 _SECONDS_BETWEEN_LINES = 1.0

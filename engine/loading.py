@@ -15,6 +15,8 @@ from typing import TypeVar
 import torch
 
 from engine.checkpoint import CheckpointError, CheckpointInfo, read_checkpoint
+from engine.checkpoint.drafting import decide
+from engine.checkpoint.fingerprint import weights_fingerprint
 from engine.config import ConfigError, EffectiveSetting, LoadOptions
 from engine.core.sizing import SizingError
 from engine.engine import Engine
@@ -23,9 +25,15 @@ from engine.runner.exactness import Exactness, probe
 from engine.runner.load_plan import LoadPlan, plan_load
 from engine.runner.model_runner import ModelRunner, Progress
 from engine.runner.recorded_step import recording_settings
+from engine.runner.step_times import measure
 from engine.sample.grammar import GrammarCompiler
+from engine.spec.controller import SpecController
+from engine.spec.costs import StepCosts
+from engine.spec.proposers import build_proposers
+from engine.spec.speculator import Speculation
 from engine.vocab import load_vocab
 from kernels.group_quant import ROWS, GroupQuant
+from kernels.recording import Eager
 
 T = TypeVar("T")
 
@@ -49,6 +57,16 @@ class LoadedEngine:
     exactness: Exactness
     settings: list[EffectiveSetting]
     load_s: float
+    model_hash: str = ""  # see `weights_fingerprint`
+    drafter_hash: str = ""
+
+    @property
+    def drafter_bytes(self) -> tuple[int, int]:
+        """Bytes of a drafter's weights, and of its buffers; what it keeps in KV blocks is `plan.kv.drafter_bytes`."""
+        drafter = self.runner.drafter
+        if drafter is None:
+            return 0, 0
+        return sum(weight.nbytes for weight in drafter.weights()), max(0, drafter.nbytes - self.plan.kv.drafter_bytes)
 
 
 def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedEngine:
@@ -56,7 +74,7 @@ def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedE
     start = time.monotonic()
     progress("start", 0, 0, "reading headers")
     info = _typed(lambda: read_checkpoint(path))
-    plan = _typed(lambda: plan_load(info, options))
+    plan = _typed(lambda: plan_load(info, options, decide(info, options)))
     runner = _typed(lambda: ModelRunner(info, options, plan, progress))
     progress("warm_up", 0, 0, "recording steps, probing exactness")
     runner.prepare()
@@ -70,6 +88,7 @@ def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedE
         vocab_size=info.config.vocab_size,
         eos_token_ids=info.config.eos_token_ids,
         model_identity=f"{info.path}\0{info.weights_bytes_on_disk}\0{plan.dtype}\0{plan.kv_dtype}",
+        speculation=_speculation(runner, plan, options),
         grammars=GrammarCompiler(lambda: _token_table(path), info.config.vocab_size, info.config.eos_token_ids),
     )
     settings = [
@@ -77,8 +96,27 @@ def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedE
         *_kernel_settings(runner),
         *_slow_weights(runner),
         *recording_settings(runner.recorder),
+        *_drafter_settings(runner),
     ]
-    return LoadedEngine(engine, runner, info, plan, exactness, settings, time.monotonic() - start)
+    hashes = _typed(lambda: _hashes(info, plan))
+    return LoadedEngine(engine, runner, info, plan, exactness, settings, time.monotonic() - start, *hashes)
+
+
+def _hashes(info: CheckpointInfo, plan: LoadPlan) -> tuple[str, str]:
+    drafter = plan.drafting.drafter
+    return weights_fingerprint(info), "" if drafter is None else weights_fingerprint(drafter.info)
+
+
+def _speculation(runner: ModelRunner, plan: LoadPlan, options: LoadOptions) -> Speculation:
+    """Who may propose drafts, and who decides how many."""
+    chosen = plan.drafting
+    drafter = "" if chosen.drafter is None else chosen.drafter.kind
+    samples = [] if chosen.speculation == "off" else measure(runner, options)
+    return Speculation(
+        build_proposers(chosen.speculation, drafter, runner, len(plan.kv.groups)),
+        "" if chosen.speculation == "off" else chosen.speculation,
+        SpecController(options.num_speculative_tokens, StepCosts(samples), drafter),
+    )
 
 
 def _token_table(path: Path) -> list[bytes]:
@@ -115,6 +153,14 @@ def _slow_weights(runner: ModelRunner) -> list[EffectiveSetting]:
         "rows. The reference multiplies these, several times slower"
     )
     return [EffectiveSetting("kernel:group_linear", backend, "reference for some", reason)]
+
+
+def _drafter_settings(runner: ModelRunner) -> list[EffectiveSetting]:
+    """Why a drafter's passes are not replayed although the model's steps are."""
+    if runner.drafter is None or isinstance(runner.recorder, Eager):
+        return []
+    faults = runner.drafter.recorder.faults()
+    return [EffectiveSetting("recorded_steps of the drafter", "true", "false", "; ".join(faults))] if faults else []
 
 
 def _kernel_settings(runner: ModelRunner) -> list[EffectiveSetting]:

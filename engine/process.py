@@ -35,8 +35,10 @@ from engine.protocol import (
     EngineReady,
     FromEngine,
     LoadProgress,
+    SetSpeculation,
     Shutdown,
     StepOutputs,
+    StepTrace,
     ToEngine,
     decode_to_engine,
     encode,
@@ -69,6 +71,8 @@ class EngineProcess:
                 self._check_when_idle()
             if rows:
                 self._send(StepOutputs(rows))
+            if traces := self.engine.speculator.take_traces():
+                self._send(StepTrace(traces))
             self._send_stats()
             if self.draining and not self.engine.has_requests():
                 return
@@ -105,6 +109,10 @@ class EngineProcess:
                 self.engine.check_grammar(message.request_id, message.guided)
             case AbortRequest():
                 return self.engine.abort_request(message.request_id, message.num_output_tokens, message.index)
+            case SetSpeculation():
+                self.engine.speculator.configure(message.enabled, message.num_speculative_tokens, message.rule)
+                if message.clear:
+                    self.engine.speculator.clear()
             case Drain():
                 self.draining = True
             case Shutdown():
@@ -122,6 +130,8 @@ class EngineProcess:
             cache_salt=message.cache_salt,
             n=message.n,
             pooling=message.pooling,
+            speculation=message.speculation,
+            trace=message.trace,
         )
 
     def _step(self) -> list[RequestOutput]:
@@ -161,7 +171,9 @@ def ready_message(loaded: LoadedEngine, options: LoadOptions) -> EngineReady:
     """What the app is told of a loaded engine."""
     runner, plan = loaded.runner, loaded.plan
     resident = psutil.Process().memory_full_info().uss
-    parts = (runner.weights_bytes, plan.kv.kv_bytes, runner.workspace.nbytes)
+    draft_weights, draft_buffers = loaded.drafter_bytes
+    pool, workspace = plan.kv.kv_bytes + plan.kv.drafter_bytes, runner.workspace.nbytes + draft_buffers
+    parts = (runner.weights_bytes, draft_weights, pool, workspace)
     on_host = sum(parts) if runner.device.type == "cpu" else 0
     return EngineReady(
         protocol_version=PROTOCOL_VERSION,
@@ -174,9 +186,10 @@ def ready_message(loaded: LoadedEngine, options: LoadOptions) -> EngineReady:
         exactness_reason=loaded.exactness.reason,
         effective_settings=loaded.settings,
         memory=EngineMemory(
-            weights_bytes=parts[0],
-            kv_bytes=parts[1],
-            workspace_bytes=parts[2],
+            weights_bytes=runner.weights_bytes,
+            draft_weights_bytes=draft_weights,
+            kv_bytes=pool,
+            workspace_bytes=workspace,
             runtime_bytes=max(0, resident - on_host),
             process_bytes=resident,
         ),
@@ -187,6 +200,10 @@ def ready_message(loaded: LoadedEngine, options: LoadOptions) -> EngineReady:
         num_threads=runner.num_threads,
         kernels={choice.op: choice.backend for choice in runner.kernels},
         load_s=loaded.load_s,
+        proposers=list(loaded.engine.speculator.proposers),
+        speculation=plan.drafting.speculation,
+        model_hash=loaded.model_hash,
+        drafter_hash=loaded.drafter_hash,
     )
 
 

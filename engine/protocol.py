@@ -16,6 +16,10 @@ from engine.core.outputs import RequestSummary as RequestSummary
 from engine.core.outputs import RequestTiming as RequestTiming
 from engine.core.sampling_params import Guided as Guided
 from engine.core.sampling_params import SamplingParams as SamplingParams
+from engine.core.speculation import DEFAULT_SPECULATION
+from engine.core.speculation import ProposerStats as ProposerStats
+from engine.core.speculation import SpeculationParams as SpeculationParams
+from engine.core.speculation import VerifiedDraft as VerifiedDraft
 
 PROTOCOL_VERSION = 1
 
@@ -42,6 +46,8 @@ class AddRequest(_Message, frozen=True):
     cache_salt: str = ""  # only requests of one salt share cached blocks
     n: int = 1
     pooling: str = ""
+    speculation: SpeculationParams = DEFAULT_SPECULATION
+    trace: bool = False  # send a StepTrace of every verification of its drafts
 
 
 class CheckGrammar(_Message, frozen=True):
@@ -64,6 +70,18 @@ class AbortRequest(_Message, frozen=True):
     request_id: str
     num_output_tokens: int | None = None
     index: int | None = None
+
+
+class SetSpeculation(_Message, frozen=True):
+    """Changes how the engine speculates from the next step on. None leaves a thing as it is.
+
+    enabled: False decodes plainly until it is switched on again. clear: drops what proposers kept of past outputs.
+    """
+
+    enabled: bool | None = None
+    num_speculative_tokens: int | None = None
+    rule: str | None = None
+    clear: bool = False
 
 
 class Drain(_Message, frozen=True):
@@ -117,6 +135,10 @@ class EngineReady(_Message, frozen=True):
     num_threads: int
     kernels: dict[str, str]  # op -> backend that serves it
     load_s: float = 0.0
+    proposers: list[str] = []  # that requests may name; empty: the engine does not speculate
+    speculation: str = "off"  # the proposer of requests that name none
+    model_hash: str = ""  # of the weights, as drafters are tied to them
+    drafter_hash: str = ""
 
 
 class StepOutputs(_Message, frozen=True):
@@ -145,6 +167,19 @@ class EngineStats(_Message, frozen=True):
     accepted_total: int = 0
     prefix_cache_queries_total: int = 0  # prompt tokens looked up in the prefix cache
     prefix_cache_hits_total: int = 0  # and those found there
+    accepted_per_position_total: list[int] = []
+    drafted_per_position_total: list[int] = []
+    draft_s_total: float = 0.0  # time spent on drafting
+    verify_s_total: float = 0.0  # time of steps that verified drafts
+    speculation_enabled: bool = False
+    speculation_gain: float | None = None  # measured: tokens a second with the drafts of late, over those without
+    proposers: list[ProposerStats] = []
+
+
+class StepTrace(_Message, frozen=True):
+    """The verified drafts of one step's traced requests."""
+
+    drafts: list[VerifiedDraft]
 
 
 class EngineFailed(_Message, frozen=True):
@@ -157,8 +192,8 @@ class EngineFailed(_Message, frozen=True):
     message: str
 
 
-ToEngine = AddRequest | CheckGrammar | AbortRequest | Drain | Shutdown
-FromEngine = LoadProgress | EngineReady | StepOutputs | EngineStats | EngineFailed
+ToEngine = AddRequest | CheckGrammar | AbortRequest | SetSpeculation | Drain | Shutdown
+FromEngine = LoadProgress | EngineReady | StepOutputs | EngineStats | StepTrace | EngineFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -169,6 +169,18 @@ def _gather(place: Place, rows: int) -> Work:
     )
 
 
+def _scatter(place: Place, rows: int) -> Work:
+    x, order = place.normal(rows, place.shape.hidden), place.integers(rows, rows).argsort()
+    out = x.new_empty(rows, 3 * x.shape[1])
+    return on_activations(
+        "scatter_rows",
+        f"{x.shape[1]} of {out.shape[1]}",
+        rows,
+        2 * x.nbytes,
+        lambda ops: ops.scatter_rows(out, x, order, x.shape[1]),
+    )
+
+
 def _embedding(place: Place, rows: int) -> Work:
     table = place.normal(place.shape.vocabulary, place.shape.hidden)
     out, ids = table.new_empty(rows, table.shape[1]), [place.integers(len(table), rows) for _ in range(MOST_COPIES)]
@@ -182,6 +194,7 @@ def _embedding(place: Place, rows: int) -> Work:
 SIMPLE = {
     "embedding": _embedding,
     "gather_rows": _gather,
+    "scatter_rows": _scatter,
     "rms_norm": _norm,
     "add_rms_norm": _add_norm,
     "group_rms_norm": _group_norm,

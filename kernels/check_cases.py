@@ -92,6 +92,14 @@ def gather_rows(ops: Ops, side: Side, rows: slice) -> tuple[Tensor, ...]:
     return (out,)
 
 
+def scatter_rows(ops: Ops, side: Side, rows: slice) -> tuple[Tensor, ...]:
+    """Into the midst of a wider buffer; every fourth row goes nowhere."""
+    x, order = side.normal(ROWS, 43), side.placed(torch.randperm(ROWS, generator=side.generator).tolist())
+    out = side.numbers(torch.zeros(ROWS, 60))
+    ops.scatter_rows(out, x[rows].clone(), order.masked_fill(order % 4 == 3, -1)[rows].clone(), 11)
+    return (out[order[rows]],)
+
+
 def rms_norm(ops: Ops, side: Side, rows: slice) -> tuple[Tensor, ...]:
     x, weight = side.normal(ROWS, 83), side.normal(83)
     out = side.empty(span(rows), 83)

@@ -83,6 +83,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "gelu_mul": (Check(cases.gelu_mul),),
     "mixture_mlp": (Check(cases.mixture_mlp),),
     "gather_rows": (Check(cases.gather_rows),),
+    "scatter_rows": (Check(cases.scatter_rows),),
     "peaks": (Check(scores.peaks, scores=True),),
     "filter_scores": (Check(scores.filter_scores, scores=True),),
     "log_probabilities": (Check(scores.log_probabilities, scores=True),),

@@ -218,6 +218,15 @@ class GatherRows(Protocol):
         """out [S, H] = x [T, H] at rows int64 [S]."""
 
 
+class ScatterRows(Protocol):
+    def __call__(self, out: Tensor, x: Tensor, rows: Tensor, column: int) -> None:
+        """out [N, W] at rows int64 [T], columns column to column + H - 1, = x [T, H]; the rest of `out` stays.
+
+        A row below 0 is passed over: its row of x goes nowhere. No two of the others are the same. `out` is contiguous,
+        the rows of x may lie x.stride(0) apart. Row numbers are not checked.
+        """
+
+
 class Peaks(Protocol):
     def __call__(self, values: Tensor, ids: Tensor, scores: Tensor) -> None:
         """values [R], ids int64 [R] = the largest number of each row of scores [R, V] and where it stands.
@@ -323,6 +332,7 @@ class Ops:
     gelu_mul: GeluMul
     mixture_mlp: MixtureMlp
     gather_rows: GatherRows
+    scatter_rows: ScatterRows
     peaks: Peaks
     filter_scores: FilterScores
     log_probabilities: LogProbabilities

@@ -104,6 +104,11 @@ KERNELS: dict[str, dict[str, str]] = {
         "triton_ops": "kernels.triton_ops.embedding:gather_rows",
         "reference": "kernels.reference.embedding:gather_rows",
     },
+    "scatter_rows": {
+        "cpu_ops": "kernels.cpu_ops.embedding:scatter_rows",
+        "triton_ops": "kernels.triton_ops.embedding:scatter_rows",
+        "reference": "kernels.reference.embedding:scatter_rows",
+    },
     "peaks": {
         "cpu_ops": "kernels.cpu_ops.sampling:peaks",
         "triton_ops": "kernels.triton_ops.peaks:peaks",

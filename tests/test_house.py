@@ -25,8 +25,16 @@ from tests.test_architecture import PACKAGES, imports, registries, shown, source
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL_ID = "smollm2-135m-instruct"
-BENCHES = ("bench", "bench-serving", "bench-compare", "bench-memory", "bench-quantise", "bench-interchange")
-MAKE_TARGETS = ("run", "test", "check", *BENCHES, "soak", "gpu-check", "clean", "help")
+BENCHES = (
+    "bench",
+    "bench-serving",
+    "bench-compare",
+    "bench-memory",
+    "bench-quantise",
+    "bench-interchange",
+    "bench-speculation",
+)
+MAKE_TARGETS = ("run", "test", "check", *BENCHES, "proof", "soak", "gpu-check", "clean", "help")
 NOT_SETTINGS = {  # read by the scripts and by the kernels, not by the server
     "PIZARRA_TORCH_INDEX",
     "PIZARRA_CHROMIUM",

@@ -192,7 +192,7 @@ def _sampling(body: PromptBody) -> dict[str, Any]:
     """What only a body that is to be answered has."""
     if not isinstance(body, MessagesBody):
         return {}
-    same = ("max_tokens", "temperature", "top_p", "top_k", "seed", "cache_salt", "priority")
+    same = ("max_tokens", "temperature", "top_p", "top_k", "seed", "cache_salt", "priority", "speculation", "trace")
     return {"stop": body.stop_sequences or None, **{name: getattr(body, name) for name in same}}
 
 

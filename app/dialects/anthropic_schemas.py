@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from app.dialects.openai_schemas import PositiveShare, StopString
+from app.dialects.speculation_wish import SpeculationWish
 from app.dialects.tool_schemas import MAX_TOOLS, FunctionOnOffer, NamedFunction, check_writable
 from app.dialects.typed_parts import by_type, refusing_others
 from app.errors import ApiError
@@ -211,7 +212,7 @@ class PromptBody(Part):
 
 
 class MessagesBody(PromptBody):
-    """A call of /v1/messages. The last three fields are this server's, as in /v1/chat/completions."""
+    """A call of /v1/messages. The last five fields are this server's, as in /v1/chat/completions."""
 
     max_tokens: int = Field(ge=1)
     stop_sequences: Annotated[list[StopString], Field(max_length=16)] | None = None
@@ -222,6 +223,8 @@ class MessagesBody(PromptBody):
     seed: int | None = Field(default=None, ge=0, lt=2**64)
     cache_salt: Annotated[Text, Field(min_length=1, max_length=1000)] | None = None
     priority: int = Field(default=0, ge=-(2**31), lt=2**31)
+    speculation: SpeculationWish = None
+    trace: bool | None = None
 
 
 class TokensCount(BaseModel):

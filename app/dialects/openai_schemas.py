@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from app.dialects.speculation_wish import SpeculationWish
 from app.dialects.tool_schemas import MAX_TOOLS, CalledTool, NamedTool, ToolOnOffer, check_writable
 from app.errors import ApiError
 from app.schemas import Text
@@ -26,8 +27,6 @@ NOT_YET: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "structured_outputs": ({},),
     "use_beam_search": (False,),
-    "speculation": (False,),
-    "trace": (False,),
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
@@ -129,6 +128,8 @@ class SamplingFields(OpenAIBody):
     cache_salt: Annotated[Text, Field(min_length=1, max_length=1000)] | None = None
     priority: int = Field(default=0, ge=-(2**31), lt=2**31)
     stream: bool | None = None
+    speculation: SpeculationWish = None
+    trace: bool | None = None
 
     @property
     def stop_strings(self) -> list[str]:

@@ -21,6 +21,7 @@ from app.dialects.answer_plan import (
 )
 from app.dialects.openai_schemas import ChatCompletionBody, ChatFields, ChatMessage, CompletionBody, CompletionFields
 from app.dialects.sampling import GrammarWish, body_sampling, grammar_wish
+from app.dialects.speculation_usage import granted, ignored_wish
 from app.engine_client import EngineGone
 from app.engines import Engine
 from app.generation import Generation, RequestOptions, engine_failed, engine_refusal, room_for_output
@@ -31,7 +32,7 @@ COMPLETION_MAX_TOKENS = 16  # OpenAI's default for raw completion
 
 @dataclass(frozen=True, slots=True)
 class PreparedChat:
-    """A chat's generation, not started, and how its answer is read. ignored: fields that its template does not read."""
+    """A chat's generation, not started, and how its answer is read. ignored: fields that mean nothing here."""
 
     generation: Generation
     plan: AnswerPlan
@@ -50,7 +51,7 @@ async def prepare_chat(parts: Services, body: ChatCompletionBody, *, clip: bool 
     plan = answer_plan(body, engine, prompt)
     generation = _generation(parts, engine, prompt, body, limit, plan.wish, "chat", plan.shown_specials)
     await _check_grammar(engine, plan.wish)
-    return PreparedChat(generation, plan, unread_variables(body, engine))
+    return PreparedChat(generation, plan, unread_variables(body, engine) + ignored_wish(body.speculation, engine))
 
 
 async def chat_prompt(engine: Engine, messages: Sequence[ChatMessage], body: ChatFields) -> list[int]:
@@ -110,6 +111,8 @@ def _generation(
         priority=body.priority,
         grammar_field=None if wish is None else wish.field,
         shown_specials=shown_specials,
+        speculation=granted(body.speculation, engine),
+        trace=body.trace is True,
     )
     sampling = body_sampling(body, engine.vocab, max_tokens, engine.sampling_defaults, wish)
     return parts.generations.prepare(engine, prompt, sampling, options=options, source=source)

@@ -19,6 +19,7 @@ from app.dialects.response_store import ResponseStore, StoredResponse
 from app.dialects.responses_items import Event, OutputItems
 from app.dialects.responses_request import in_responses_terms
 from app.dialects.responses_schemas import ITEMS, AnyItem, ResponsesBody, SchemaFormat
+from app.dialects.speculation_usage import with_speculation
 from app.errors import ApiError, openai_body
 from app.sample_text import TokenLogprob
 
@@ -133,13 +134,14 @@ class ResponseAnswer:
     def _usage(self) -> dict[str, Any]:
         row = self._generation.row
         num_input, num_output = row.num_prompt_tokens or 0, row.num_output_tokens or 0
-        return {
+        figures = {
             "input_tokens": num_input,
             "input_tokens_details": {"cached_tokens": row.num_cached_tokens or 0, "cache_write_tokens": 0},
             "output_tokens": num_output,
             "output_tokens_details": {"reasoning_tokens": self._num_reasoning or 0},
             "total_tokens": num_input + num_output,
         }
+        return with_speculation(figures, [self._generation])
 
     def _keep(self, response: dict[str, Any]) -> bool:
         """Whether there was room. A call that was cut short is no part of what a conversation goes on from."""

@@ -18,6 +18,7 @@ from app.dialects.anthropic_blocks import MessageBlocks, whole_content
 from app.dialects.anthropic_chat import chat_of, ignored_fields
 from app.dialects.anthropic_schemas import MessagesBody, PromptBody, TokensCount
 from app.dialects.prepared import chat_prompt, prepare_chat
+from app.dialects.speculation_usage import with_speculation
 from app.errors import REQUEST_ID_HEADER, ApiError, AsciiJSONResponse, anthropic_body
 from app.generation import Generation
 from app.services import Services, services
@@ -43,7 +44,7 @@ async def messages(body: MessagesBody, request: Request, parts: Services = Depen
             return Response(status_code=499)  # nobody is there to read it
         response = AsciiJSONResponse(message)
     response.headers[REQUEST_ID_HEADER] = answer.request_id
-    note_ignored(response, ignored)
+    note_ignored(response, sorted({*ignored, *prepared.ignored}))
     return response
 
 
@@ -108,13 +109,14 @@ class _Answer:
             raise ApiError(499, "the request was cancelled here before its answer was complete", code="cancelled")
         return {"stop_reason": reason, "stop_sequence": sample.matched_stop}
 
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> dict[str, Any]:
         """Tokens so far. Theirs count as input what was not cached; here nothing is charged for being cached."""
         row = self._generation.row
         prompt, cached = row.num_prompt_tokens or 0, row.num_cached_tokens or 0
-        return {
+        figures = {
             "input_tokens": prompt - cached,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": cached,
             "output_tokens": row.num_output_tokens or 0,
         }
+        return with_speculation(figures, [self._generation]) if row.finished_at is not None else figures

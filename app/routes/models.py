@@ -15,9 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 from app import schemas
 from app.errors import ApiError
 from app.model_jobs import PullWish
-from app.model_schemas import QuantizeBody
+from app.model_schemas import QuantizeBody, TrainDrafterBody
 from app.quantize import QuantizeWish
 from app.services import Services, services
+from app.speculation_schemas import Drafter, Drafters
+from app.train_drafter import TrainWish
 from engine.config import LoadOptions
 
 router = APIRouter(prefix="/api/models", tags=["models"])
@@ -66,8 +68,17 @@ async def load(
     model_id: str, body: schemas.LoadBody | None = None, parts: Services = Depends(services)
 ) -> schemas.JobStarted:
     options = load_options(body.options if body is not None else {})
-    await parts.engines.local(model_id)  # an unknown or broken model is this call's error, not the job's
+    # an unknown or broken model, or drafter, is this call's error, not the job's
+    options = await parts.engines.with_drafter(options, await parts.engines.local(model_id))
     return schemas.JobStarted(job_id=parts.model_jobs.load(model_id, options).id)
+
+
+@router.get("/{model_id}/drafters")
+async def drafters(model_id: str, parts: Services = Depends(services)) -> Drafters:
+    """What the load option `drafter` may name for this model. Whether it fits is said when it is loaded."""
+    model = await parts.engines.local(model_id)
+    found = await asyncio.to_thread(parts.drafters.candidates, model)
+    return Drafters(drafters=[Drafter.model_validate(each) for each in found])
 
 
 @router.post("/{model_id}/unload", status_code=202)
@@ -83,6 +94,16 @@ async def quantize(model_id: str, body: QuantizeBody, parts: Services = Depends(
     if body.calibration is not None:
         given["calibration"] = Path(body.calibration)
     job = await parts.model_jobs.quantize(QuantizeWish(model_id, **given))
+    return schemas.JobStarted(job_id=job.id)
+
+
+@router.post("/{model_id}/train-drafter", status_code=202)
+async def train_drafter(
+    model_id: str, body: TrainDrafterBody, parts: Services = Depends(services)
+) -> schemas.JobStarted:
+    given = body.model_dump()
+    paths = {name: Path(given[name]) for name in ("texts", "start_from") if given[name] is not None}
+    job = await parts.model_jobs.train_drafter(TrainWish(model_id, **(given | paths)))
     return schemas.JobStarted(job_id=job.id)
 
 

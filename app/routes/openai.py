@@ -20,6 +20,7 @@ from app.dialects.answer_shapes import ChatShape, Shape, TextShape, envelope, no
 from app.dialects.openai_schemas import ChatCompletionBody, CompletionBody, CompletionFields
 from app.dialects.prepared import prepare_chat, prepare_completion
 from app.dialects.several import pieces_of_all
+from app.dialects.speculation_usage import ignored_wish, with_speculation
 from app.engines import Engine
 from app.errors import ApiError, openai_body
 from app.generation import Generation
@@ -57,6 +58,7 @@ async def completions(body: CompletionBody, request: Request, parts: Services = 
         Answer(TextShape(generation, body, prompt if isinstance(prompt, str) else None), generation, number)
         for number, (prompt, generation) in enumerate(zip(given, generations, strict=True))
     ]
+    ignored += ignored_wish(body.speculation, generations[0].engine)
     return await _answer(answers, body, request, ignored)
 
 
@@ -87,7 +89,7 @@ async def _answer(answers: Sequence[Answer], body: CompletionFields, request: Re
         if choices is None:
             return Response(status_code=499)  # nobody is there to read it
         head = envelope(answers[0].shape, answers[0].generation, answers[0].shape.whole)
-        tail = {"usage": usage(*(each.generation for each in answers)), **_seed(answers)}
+        tail = {"usage": _usage(answers), **_seed(answers)}
         response = JSONResponse({**head, "choices": choices, **tail})
     note_ignored(response, ignored)
     return response
@@ -142,9 +144,14 @@ async def _events(answers: Sequence[Answer], include_usage: bool) -> AsyncGenera
     tail = {**_seed(answers), **tail}
     for number, index in everyone:
         yield event(number, answers[number].shape.closing(index))
-    if include_usage:
-        yield _event({**head, "choices": [], "usage": usage(*(each.generation for each in answers))})
+    if include_usage or answers[0].generation.message.trace:
+        yield _event({**head, "choices": [], "usage": _usage(answers)})
     yield "data: [DONE]\n\n"
+
+
+def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
+    generations = [each.generation for each in answers]
+    return with_speculation(usage(*generations), generations)
 
 
 def _seed(answers: Sequence[Answer]) -> dict[str, Any]:

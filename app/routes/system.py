@@ -13,11 +13,14 @@ from fastapi import APIRouter, Depends, Form, Query
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from app import schemas
-from app.engines import Engine, struct_fields
 from app.errors import ApiError
+from app.loaded_engine import Engine, struct_fields
 from app.metrics import CONTENT_TYPE
 from app.security import SESSION_COOKIE, session_token
+from app.selftests import SelfTests
 from app.services import Services, services
+from app.speculation import speculation_view
+from app.speculation_schemas import SelfTestState, Speculation
 from app.version import app_version
 
 router = APIRouter(tags=["system"])
@@ -76,7 +79,7 @@ async def login(key: Annotated[str, Form()], parts: Services = Depends(services)
 
 @router.get("/api/engines")
 async def list_engines(parts: Services = Depends(services)) -> schemas.Engines:
-    return schemas.Engines(engines=[_engine(engine) for engine in parts.engines.all()])
+    return schemas.Engines(engines=[_engine(engine, parts.selftests) for engine in parts.engines.all()])
 
 
 @router.get("/api/settings")
@@ -103,7 +106,7 @@ async def list_events(
     return schemas.Events(events=[schemas.Event.model_validate(row) for row in rows])
 
 
-def _engine(engine: Engine) -> schemas.Engine:
+def _engine(engine: Engine, selftests: SelfTests) -> schemas.Engine:
     supervisor = engine.supervisor
     ready: dict[str, Any] = {}
     if supervisor.ready is not None:
@@ -123,5 +126,7 @@ def _engine(engine: Engine) -> schemas.Engine:
         log_tail=supervisor.log_tail(),
         sampling_defaults=dict(engine.sampling_defaults),
         stats=struct_fields(supervisor.stats) if supervisor.stats is not None else None,
+        speculation=Speculation.model_validate(view) if (view := speculation_view(engine)) is not None else None,
+        selftest=SelfTestState(**selftests.state(engine)),
         **ready,
     )

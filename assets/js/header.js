@@ -31,6 +31,7 @@ function figure(name, label) {
 function buildView() {
   const chip = h("span", { class: "pz-chip", "data-state": "unknown", role: "status" }, t("state_connecting"));
   const model = h("span", { class: "pz-head-model" });
+  const flag = h("a", { class: "pz-flag", href: "/models", hidden: true }, icon("warning"), t("head_selftest_failed"));
   const bar = createMemoryBar("pz-head-bar");
   const [memory, memoryValue] = figure("memory", t("memory"));
   memory.append(bar.element);
@@ -41,11 +42,11 @@ function buildView() {
   const element = h(
     "header",
     { class: "pz-head" },
-    h("div", { class: "pz-head-who" }, chip, model),
+    h("div", { class: "pz-head-who" }, chip, model, flag),
     h("div", { class: "pz-head-figures" }, memory, tokens, kv),
     h("div", { class: "pz-head-end" }, age, unload, themeButton()),
   );
-  return { element, chip, model, bar, memoryValue, tokensValue, kvValue, age, unload, unloadKey: "" };
+  return { element, chip, model, flag, bar, memoryValue, tokensValue, kvValue, age, unload, unloadKey: "" };
 }
 
 function themeButton() {
@@ -83,6 +84,7 @@ function showState(view, state) {
       .map((engine) => engine.model_id)
       .join(" + "),
   );
+  view.flag.hidden = !state.engines.some((engine) => engine.selftest === "failed");
   if (state.memory) {
     const { parts, total_bytes: total, available_bytes: available } = state.memory;
     view.bar.update(parts, total);

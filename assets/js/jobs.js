@@ -51,7 +51,7 @@ function announce(job) {
     else sayFailed(job);
   } else if (job.state === "succeeded") {
     if (job.kind === "pull") loadIfAwaited(job.subject);
-    toast(`${jobTitle(job)}: ${receipt(job)}`, "ok");
+    toast(`${jobTitle(job)}: ${receipt(job)}`, job.result?.state === "failed" ? "error" : "ok");
   }
 }
 
@@ -99,6 +99,7 @@ export function receipt(job) {
   // what one waited for, the start of the process included: the same figure as in the list of events
   if (job.kind === "load" && job.started_at && job.finished_at)
     return t("loaded_in", { seconds: number(job.finished_at - job.started_at, 1) });
+  if (job.kind === "selftest" && result.state) return word("verdict", result.state);
   if (job.kind === "quantize" && result.model_id) return t("made", { model: result.model_id });
   return t("job_done");
 }

@@ -11,7 +11,12 @@ const TYPING_PAUSE_MS = 250;
 const MIB = 2 ** 20;
 const DTYPES = ["auto", "bfloat16", "float32"];
 const KV_CACHE_DTYPES = ["auto", "int8", "fp8"];
+const SPECULATIONS = ["auto", "off", "ngram", "suffix", "draft_model", "eagle", "medusa", "hybrid"];
+const SPECULATION_RULES = ["match", "rejection"];
+const MAX_DRAFTS = 15;
 const KERNEL_BACKENDS = ["auto", "cpu_ops", "triton_ops", "reference"];
+
+const CHOICES = ["dtype", "kv_cache_dtype", "kernel_backend", "speculation", "speculation_rule", "drafter"];
 
 export function openLoadDialog(row) {
   const fields = {
@@ -22,7 +27,12 @@ export function openLoadDialog(row) {
     kv_cache_dtype: choice(KV_CACHE_DTYPES),
     kernel_backend: choice(KERNEL_BACKENDS),
     recorded_steps: choice(["true", "false"], (name) => t(name === "true" ? "yes" : "no")),
+    speculation: choice(SPECULATIONS),
+    num_speculative_tokens: numberField(1, MAX_DRAFTS),
+    speculation_rule: choice(SPECULATION_RULES),
+    drafter: choice([""], () => t("automatic")),
   };
+  offerDrafters(row, fields.drafter);
   const cost = h("p", { class: "pz-hint", hidden: true }, t("kv_cache_dtype_cost"));
   const bar = createMemoryBar("pz-estimate-bar");
   const verdict = h("div", { class: "pz-estimate", "aria-live": "polite" });
@@ -44,10 +54,12 @@ export function openLoadDialog(row) {
 
   function options() {
     const wishes = {};
-    for (const name of ["dtype", "kv_cache_dtype", "kernel_backend"]) wishes[name] = fields[name].value;
+    for (const name of CHOICES) wishes[name] = fields[name].value;
     wishes.recorded_steps = fields.recorded_steps.value === "true";
     if (fields.max_model_len.value) wishes.max_model_len = Number(fields.max_model_len.value);
     if (fields.max_num_seqs.value) wishes.max_num_seqs = Number(fields.max_num_seqs.value);
+    if (fields.num_speculative_tokens.value)
+      wishes.num_speculative_tokens = Number(fields.num_speculative_tokens.value);
     if (fields.kv_mib.value) wishes.kv_cache_memory_bytes = Math.round(Number(fields.kv_mib.value) * MIB);
     return wishes;
   }
@@ -71,10 +83,19 @@ export function openLoadDialog(row) {
   form.addEventListener("input", () => {
     load.disabled = form.querySelector(":invalid") !== null;
     cost.hidden = fields.kv_cache_dtype.value === "auto";
+    const off = fields.speculation.value === "off";
+    for (const name of ["num_speculative_tokens", "speculation_rule", "drafter"]) fields[name].disabled = off;
     clearTimeout(timer);
     timer = setTimeout(estimate, TYPING_PAUSE_MS);
   });
   estimate();
+}
+
+/** What may draft for the model; a list that cannot be read leaves the choice to the engine. */
+async function offerDrafters(row, field) {
+  const found = await api.drafters(row.id).catch(() => []);
+  for (const each of found.filter((drafter) => !drafter.error))
+    field.append(h("option", { value: each.id }, t(`drafter_${each.source}`, { name: each.id })));
 }
 
 function numberField(min, max) {
@@ -98,7 +119,7 @@ const heldBy = (holders) =>
     .join(", ");
 
 function showEstimate(bar, verdict, found) {
-  const parts = ["weights", "kv", "workspace", "runtime"].map((name) => ({ name, bytes: found[`${name}_bytes`] }));
+  const parts = ["weights", "drafter", "kv", "workspace", "runtime"].map((name) => ({ name, bytes: found[`${name}_bytes`] }));
   bar.update(parts, Math.max(found.available_bytes, found.total_bytes));
   const numbers = {
     total: bytes(found.total_bytes),
@@ -117,5 +138,7 @@ function showEstimate(bar, verdict, found) {
       { class: "pz-hint pz-figure" },
       t("estimate_context", { context: number(found.max_model_len), per_token: bytes(found.kv_bytes_per_token) }),
     ),
+    h("p", { class: "pz-hint" }, t("estimate_speculation", { name: found.speculation })),
+    found.drafter_note ? h("p", { class: "pz-hint" }, found.drafter_note) : null,
   );
 }

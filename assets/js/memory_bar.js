@@ -5,6 +5,8 @@ import { bytes, word } from "./i18n.js";
 
 export const PART_HUES = {
   weights: "weights",
+  draft_weights: "draft",
+  drafter: "draft",
   kv: "kv",
   workspace: "workspace",
   runtime: "runtime",

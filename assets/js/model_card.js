@@ -13,7 +13,7 @@ import { openPullDialog } from "./pull_dialog.js";
 import { openQuantizeDialog } from "./quantize_dialog.js";
 import { attempt } from "./toast.js";
 
-/** context: {job, engine, refresh} */
+/** context: {job, engine, speculation (a speculationLine), refresh} */
 export function modelCard(row, context) {
   return h(
     "article",
@@ -35,7 +35,7 @@ export function modelCard(row, context) {
           `${word("support", row.support)}${row.support_reason ? `: ${row.support_reason}` : ""}`,
         ),
     context.job?.state === "failed" ? null : problem(row, context.engine),
-    context.engine?.state === "ready" ? engineFacts(context.engine) : null,
+    context.engine?.state === "ready" ? [context.speculation.element, engineFacts(context.engine)] : null,
     context.job && (isRunning(context.job) || context.job.state === "failed" || context.job.kind === "unload")
       ? jobLine(context.job, () => cancelJob(context.job.id))
       : null,

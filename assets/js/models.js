@@ -8,6 +8,7 @@ import { jobLine } from "./job_line.js";
 import { live } from "./live.js";
 import { modelCard } from "./model_card.js";
 import { openAddDialog } from "./pull_dialog.js";
+import { speculationLine } from "./speculation_line.js";
 import { attempt } from "./toast.js";
 
 const SHOWN_JOBS = 6;
@@ -66,7 +67,9 @@ class Models {
     });
     let engines = "";
     live.subscribe("header", (state) => {
-      const now = JSON.stringify(state.engines.map((engine) => [engine.id, engine.state]));
+      const { state: drafting, gain } = state.speculation;
+      const told = [drafting, gain?.toFixed(1)];
+      const now = JSON.stringify([told, state.engines.map((engine) => [engine.id, engine.state, engine.selftest])]);
       if (now !== engines) refresh();
       engines = now;
     });
@@ -133,15 +136,19 @@ function fits(row, words) {
 function sync(parent, rows, contextOf, emptyText) {
   const known = new Map([...parent.children].map((node) => [node.dataset.key, node]));
   const nodes = rows.map((row) => {
-    const context = contextOf(row);
+    const line = speculationLine();
+    const context = { ...contextOf(row), speculation: line };
     const key = JSON.stringify([
       row,
       context.job,
       context.engine?.effective_settings,
       context.engine?.state,
       context.engine?.log_tail,
+      context.engine?.speculation?.proposers.length,
     ]);
-    return known.get(key) ?? Object.assign(modelCard(row, context), { key });
+    const node = known.get(key) ?? Object.assign(modelCard(row, context), { key, line });
+    if (context.engine) node.line.update(context.engine);
+    return node;
   });
   nodes.forEach((node) => node.key && (node.dataset.key = node.key));
   if (nodes.length) parent.replaceChildren(...nodes);

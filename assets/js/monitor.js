@@ -56,6 +56,11 @@ const PLOTS = {
       { key: "waiting", hue: "draft", steps: true, dash: "dash", values: (w) => each(w, "num_requests_waiting") },
     ],
   },
+  acceptance: {
+    unit: "%",
+    none: "line_nothing_drafted",
+    lines: [{ key: "acceptance", hue: "draft", values: acceptance }],
+  },
   cpu: { unit: "%", lines: [{ key: "cpu", hue: "runtime", fill: true, values: (w) => each(w, "host_cpu_percent") }] },
   gpu: {
     unit: "GiB",
@@ -76,6 +81,14 @@ function otherProcesses(window) {
   const [engine, app] = [window.get("engine_process_bytes"), window.get("app_process_bytes")];
   return each(window, "host_memory_used_bytes").map((used, i) =>
     used === null ? null : Math.max(0, used - (engine[i] ?? 0) - (app[i] ?? 0)) / GIB,
+  );
+}
+
+/** Accepted of drafted tokens over each step, in percent; a step in which nothing was drafted has no such figure. */
+function acceptance(window) {
+  const accepted = window.get("accepted_tokens_per_s");
+  return each(window, "drafted_tokens_per_s").map((drafted, i) =>
+    drafted && accepted[i] !== null ? (100 * accepted[i]) / drafted : null,
   );
 }
 
@@ -170,7 +183,7 @@ class Monitor {
       if (name === "gpu" && !this.#gpu?.available) continue;
       const columns = spec.lines.map((line) => line.values(window));
       card.plot.draw(window.t, columns, view);
-      setText(card.now, latest((spec.now ?? spec.lines[0].values)(this.#newest ?? window), spec.unit));
+      setText(card.now, latest((spec.now ?? spec.lines[0].values)(this.#newest ?? window), spec));
     }
     const first = window.firstKnown("host_memory_used_bytes");
     setText(
@@ -198,9 +211,9 @@ const alone = ({ t: time, columns }) =>
 
 const period = (step) => (step < 60 ? `${step} s` : `${step / 60} min`);
 
-function latest(values, unit) {
+function latest(values, { unit, none }) {
   const value = values.at(-1) ?? null;
-  if (value === null) return "–"; // also where there was one before: an old figure is not the newest
+  if (value === null) return none ? t(none) : "–"; // also where there was one before: an old figure is not the newest
   if (unit === "GiB") return bytes(value * GIB);
   return `${number(value, value < 10 && !Number.isInteger(value) ? 1 : 0)}${unit && ` ${unit}`}`;
 }

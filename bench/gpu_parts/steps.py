@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.core.sampling_params import SamplingParams
-from engine.core.scheduler import ScheduledRequest, SchedulerOutput
+from engine.core.step import ScheduledRequest, SchedulerOutput
 
 BLOCK_SIZE = 16
 

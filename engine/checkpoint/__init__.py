@@ -31,6 +31,7 @@ from engine.checkpoint.info import (
     describe_foreign,
     read_head,
 )
+from engine.checkpoint.multi_token import multi_token_tensors
 from engine.checkpoint.packed import join_parts, read_quantization
 from engine.checkpoint.safetensors import (
     INDEX_FILE,
@@ -130,12 +131,15 @@ def _read_safetensors(folder: Path, weights: Path | None) -> CheckpointInfo:
     metadata = read_json_object(config_path)
     config = read_config(config_path, metadata)
     quantization = read_quantization(config_path, metadata, config)
-    stored = {name: tensor for name, tensor in read_tensors(folder, weights).items() if not _DERIVED.search(name)}
+    found = read_tensors(folder, weights)
+    left_out = multi_token_tensors(found, config.num_hidden_layers, metadata)
+    stored = {name: tensor for name, tensor in found.items() if name not in left_out and not _DERIVED.search(name)}
     tensors = {}
     for name, tensor in join_parts(quantization, stored, config, folder).items():
         renamed = plain_name(name) if config.num_experts else name
         tensors[renamed] = replace(tensor, name=renamed)
-    return _describe(weights or folder, "safetensors", config, tensors, read_chat_template(folder), metadata)
+    info = _describe(weights or folder, "safetensors", config, tensors, read_chat_template(folder), metadata)
+    return replace(info, left_out=tuple(sorted(left_out)))
 
 
 def _describe(

@@ -114,7 +114,10 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """All that a checkpoint's headers say. `tensors` is keyed by Hugging Face names, also for GGUF."""
+    """All that a checkpoint's headers say. `tensors` is keyed by Hugging Face names, also for GGUF.
+
+    left_out: tensors that are stored and not loaded: those that predict several tokens at once.
+    """
 
     path: Path
     format: str  # "gguf" | "safetensors"
@@ -125,6 +128,7 @@ class CheckpointInfo:
     weights_bytes_on_disk: int
     num_parameters: int  # a tied output head is counted once
     metadata: dict[str, Any]  # GGUF key-values, or config.json
+    left_out: tuple[str, ...] = ()
 
     def weights_bytes(self, dtype_bytes: int) -> int:
         """Bytes in memory of all weights once loaded; a tied output head is counted once."""

@@ -6,6 +6,7 @@ alone, never by drafts. Who implements it, `engine.sample.grammar` does, is not 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -14,6 +15,12 @@ class GrammarMatcher(Protocol):
 
     def allowed(self) -> bytes:
         """The tokens that may come next, a bit per token id, lowest bit first. Not asked once complete."""
+
+    def allowed_along(self, token_ids: Sequence[int]) -> list[bytes]:
+        """The masks before each of these tokens and behind the last, as if they came; the state stays as it is.
+
+        Ends at the first token that is not allowed or completes the answer: as many tokens as masks but one may come.
+        """
 
     def accept(self, token_id: int) -> None:
         """Moves on by a token that was allowed."""

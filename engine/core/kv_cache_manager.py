@@ -15,8 +15,8 @@ from engine.core.block_pool import BlockPool, KVCacheBlock
 from engine.core.kv_groups import KVGroup, most_blocks
 from engine.core.prefix import PrefixHasher
 from engine.core.request import Request
+from engine.core.speculation import BlockIds
 
-BlockIds = tuple[tuple[int, ...], ...]  # of each KV group
 ONE_GROUP = (KVGroup(layers=(0,)),)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from engine.checkpoint import TensorInfo
 from engine.config import LoadOptions, ModelConfig
 from engine.core.sizing import KVPlan, SizingError, format_bytes, plan_kv
+from engine.core.speculation import most_sampled_rows
 
 ROW_ALIGNMENT = 16  # rows are padded to a multiple of it at the most
 FP32_BYTES, FP64_BYTES = 4, 8
@@ -53,10 +54,30 @@ class WorkspaceBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftNeeds:
+    """What a drafter takes, in bytes. weights: in memory. per_block: of its keys and values and the target's features
+    in one KV block. per_position: of its rotary tables, for each token of the longest context. buffers: of its
+    passes."""
+
+    weights: int = 0
+    per_block: int = 0
+    per_position: int = 0
+    buffers: int = 0
+
+    def fixed(self, max_model_len: int) -> int:
+        """All but the blocks."""
+        return self.weights + self.buffers + self.per_position * max_model_len
+
+
+NO_DRAFTER = DraftNeeds()
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """One load. `kv` is None where it does not fit; `refusal` says why then.
 
     reading_bytes: what the largest tensor takes while it is read, before the KV cache and the workspace are there.
+    drafter_bytes: a drafter's weights and buffers; what it keeps in KV blocks is in `kv`.
     """
 
     weights_bytes: int
@@ -66,6 +87,7 @@ class MemoryPlan:
     available_bytes: int
     kv: KVPlan | None
     refusal: SizingError | None
+    drafter_bytes: int = 0
 
     @property
     def peak_while_reading(self) -> int:
@@ -75,11 +97,17 @@ class MemoryPlan:
     @property
     def fixed_bytes(self) -> int:
         """All but the KV cache."""
-        return self.weights_bytes + self.workspace.total + self.runtime_bytes
+        return self.weights_bytes + self.workspace.total + self.runtime_bytes + self.drafter_bytes
+
+    @property
+    def pool_bytes(self) -> int:
+        """The KV cache and what a drafter keeps in its blocks; 0 where the plan does not fit."""
+        return 0 if self.kv is None else self.kv.kv_bytes + self.kv.drafter_bytes
 
     def items(self) -> str:
         """The parts in words."""
         parts = {"weights": self.weights_bytes, "workspace": self.workspace.total, "runtime": self.runtime_bytes}
+        parts["drafter"] = self.drafter_bytes + (0 if self.kv is None else self.kv.drafter_bytes)
         if self.kv is not None:
             parts["KV cache"] = self.kv.kv_bytes
         return ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
@@ -128,10 +156,11 @@ def plan_memory(
     device: str,
     runtime_bytes: int,
     reading_bytes: int = 0,
+    draft: DraftNeeds = NO_DRAFTER,
 ) -> MemoryPlan:
     """Divides `available_bytes`. weights_bytes: `CheckpointInfo.weights_bytes`. runtime_bytes: of the engine process
     itself, 0 where they are taken already. reading_bytes: `largest_reading`, 0 where tensors are read into other memory
-    than they stay in.
+    than they stay in. draft: of a drafter that is loaded too.
 
     The rotary tables are as long as the context and the context as long as what they leave it, so it is planned twice:
     without them, then beside those of the first plan's context, which the second does not exceed. A refusal's longest
@@ -140,14 +169,17 @@ def plan_memory(
     max_model_len, kv, refusal = 0, None, None
     for _ in range(2):
         workspace = workspace_bytes(config, options, max_model_len, dtype_bytes, device)
-        left = available_bytes - weights_bytes - workspace.total - runtime_bytes
+        drafter_bytes = draft.fixed(max_model_len)
+        left = available_bytes - weights_bytes - workspace.total - runtime_bytes - drafter_bytes
         try:
-            kv = plan_kv(config, options, left, dtype_bytes, device)
+            kv = plan_kv(config, options, left, dtype_bytes, device, draft.per_block)
         except SizingError as error:
             kv, refusal, max_model_len = None, error, error.max_model_len_that_fits
         else:
             max_model_len = kv.max_model_len
-    plan = MemoryPlan(weights_bytes, workspace, runtime_bytes, reading_bytes, available_bytes, kv, refusal)
+    plan = MemoryPlan(
+        weights_bytes, workspace, runtime_bytes, reading_bytes, available_bytes, kv, refusal, drafter_bytes
+    )
     if kv is None or plan.peak_while_reading <= available_bytes:
         return plan
     too_much = SizingError(
@@ -176,7 +208,7 @@ def workspace_bytes(
     config: ModelConfig, options: LoadOptions, max_model_len: int, dtype_bytes: int, device: str
 ) -> WorkspaceBytes:
     """The tensors of the largest step. activations and logits are `Workspace.allocate`'s, exactly, for whole rows."""
-    rows, sampled = _padded(options.max_num_batched_tokens), _padded(options.max_num_seqs)
+    rows, sampled = _padded(options.max_num_batched_tokens), _padded(most_sampled_rows(options))
     wide = FP64_BYTES if dtype_bytes == FP64_BYTES else FP32_BYTES
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     hidden, inner, vocabulary = config.hidden_size, config.intermediate_size, config.vocab_size
@@ -188,8 +220,8 @@ def workspace_bytes(
         activations=rows * (3 * hidden + attention + 3 * inner) * dtype_bytes,
         logits=sampled * (hidden * dtype_bytes + vocabulary * wide),
         sampling=vocabulary * (sampled * wide + DRAW_BYTES_PER_ENTRY),
-        experts=_experts_bytes(config, rows, dtype_bytes, wide),
-        rotary=0 if config.transformers_class else _rotary_bytes(config, max_model_len, wide),
+        experts=experts_bytes(config, rows, dtype_bytes, wide),
+        rotary=0 if config.transformers_class else rotary_bytes(config, max_model_len, wide),
         transformers=own_layers,
         kernels=GPU_ATTENTION_BYTES if device != "cpu" else 0,
     )
@@ -199,7 +231,7 @@ def _padded(rows: int) -> int:
     return -(-rows // ROW_ALIGNMENT) * ROW_ALIGNMENT
 
 
-def _experts_bytes(config: ModelConfig, rows: int, dtype_bytes: int, wide: int) -> int:
+def experts_bytes(config: ModelConfig, rows: int, dtype_bytes: int, wide: int) -> int:
     """The op `mixture_mlp` where every token picks the same experts, which is when one product is largest."""
     if not config.num_experts:
         return 0
@@ -212,7 +244,7 @@ def _experts_bytes(config: ModelConfig, rows: int, dtype_bytes: int, wide: int) 
     return rows * (routing + chosen * hidden * wide + max(going_up, going_down, adding_up)) + block
 
 
-def _rotary_bytes(config: ModelConfig, max_model_len: int, wide: int) -> int:
+def rotary_bytes(config: ModelConfig, max_model_len: int, wide: int) -> int:
     """`engine.layers.rotary.RotaryTables`: a cosine and a sine per position and pair, for each way to turn."""
     ways = set()
     for layer in range(config.num_hidden_layers):

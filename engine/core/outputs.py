@@ -30,6 +30,10 @@ class RequestSummary:
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+    drafted_per_position: list[int] = field(default_factory=list)
+    draft_s: float = 0.0
+    verify_s: float = 0.0
     timing: RequestTiming = field(default_factory=RequestTiming)
 
 

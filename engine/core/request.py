@@ -1,8 +1,8 @@
 """A request as the scheduler sees it: its tokens, how far they are computed, and where it stands.
 
-Knows nothing of blocks (the KV cache manager does) or of text. Invariant: `0 <= num_computed_tokens <= num_tokens`;
-what is still to be computed is always `num_tokens - num_computed_tokens`, whether that is a prompt, a chunk or one new
-token.
+Knows nothing of blocks (the KV cache manager does) or of text. Invariant: between steps `0 <= num_computed_tokens <=
+num_tokens`; what is still to be computed is always `num_tokens_with_drafts - num_computed_tokens`, whether that is a
+prompt, a chunk, one new token, or a draft to verify.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from engine.core.grammar import GrammarMatcher
 from engine.core.outputs import Logprobs, RequestSummary, RequestTiming
 from engine.core.sampling_params import SamplingParams
+from engine.core.speculation import DEFAULT_SPECULATION, NO_DRAFT, BlockIds, Draft, DraftCounters, SpeculationParams
 
 POOLINGS = ("", "last", "mean")  # of a prompt's hidden states: none; the last token's; the mean
 
@@ -53,7 +54,10 @@ class Request:
     cache_salt: only requests of one salt share cached blocks. block_hashes: of its full blocks, as far as needed.
     prompt_logprobs: those of the prompt that are known, from its second token on. client_id: the id that its rows bear,
     where it is one of several samples; sample_index: which. grammar: what its answer must obey. pooling: one of
-    POOLINGS; other than "" it wants its prompt's hidden states pooled, and no tokens.
+    POOLINGS; other than "" it wants its prompt's hidden states pooled, and no tokens. draft: tokens that may follow its
+    last one, to be verified in its next step. trace: whether each verification is told in full. verified: of each draft
+    that was, how many output tokens stood before it, its length, and how many were accepted. untold_blocks: added to
+    its tables, and not yet told to the runner.
     """
 
     request_id: str
@@ -75,6 +79,12 @@ class Request:
     sample_index: int = 0
     grammar: GrammarMatcher | None = None
     pooling: str = ""
+    speculation: SpeculationParams = DEFAULT_SPECULATION
+    trace: bool = False
+    draft: Draft = NO_DRAFT
+    draft_counters: DraftCounters = field(default_factory=DraftCounters)
+    verified: list[tuple[int, int, int]] = field(default_factory=list)
+    untold_blocks: list[BlockIds] = field(default_factory=list)
     num_prompt_tokens: int = field(init=False)
     arrival_s: float = field(default_factory=time.monotonic)
     scheduled_s: float | None = None
@@ -100,11 +110,16 @@ class Request:
             arrival_s=self.arrival_s,
             client_id=self.request_id,
             sample_index=sample_index,
+            speculation=self.speculation,
         )
 
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def num_tokens_with_drafts(self) -> int:
+        return len(self.token_ids) + len(self.draft.token_ids)
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -149,15 +164,49 @@ class Request:
             return FinishReason.LENGTH
         return None
 
+    def take_untold_blocks(self, added: BlockIds) -> BlockIds:
+        """All blocks that the runner has not heard of, `added` the last of them; it is told now."""
+        if not self.untold_blocks:
+            return added
+        parts, self.untold_blocks = [*self.untold_blocks, added], []
+        return tuple(tuple(block for part in parts for block in part[group]) for group in range(len(added)))
+
+    def observe_draft(self, num_output_tokens: int, num_drafted: int, num_accepted: int) -> None:
+        """Counts a draft that was verified behind `num_output_tokens`."""
+        self.verified.append((num_output_tokens, num_drafted, num_accepted))
+        self.draft_counters.observe(num_drafted, num_accepted)
+
+    def _draft_counters(self, num_output_tokens: int) -> DraftCounters:
+        """The counters of what led to the first `num_output_tokens`."""
+        if num_output_tokens >= self.num_output_tokens:
+            return self.draft_counters
+        counters = DraftCounters(draft_s=self.draft_counters.draft_s, verify_s=self.draft_counters.verify_s)
+        for before, drafted, accepted in self.verified:
+            if before < num_output_tokens:
+                counters.observe(drafted, min(accepted, num_output_tokens - before))
+        return counters
+
     def summary(self, num_output_tokens: int | None = None) -> RequestSummary:
-        """The figures of the ended request; `num_output_tokens` overrides what counts (a stop string was found)."""
+        """The figures of the ended request; `num_output_tokens` overrides what counts (a stop string was found).
+
+        Drafts that were verified behind it do not count then; the time that was spent on them does.
+        """
+        counted = self.num_output_tokens if num_output_tokens is None else num_output_tokens
+        drafts = self._draft_counters(counted)
         queue_s = _interval(self.arrival_s, self.scheduled_s)
         return RequestSummary(
             num_prompt_tokens=self.num_prompt_tokens,
-            num_output_tokens=self.num_output_tokens if num_output_tokens is None else num_output_tokens,
+            num_output_tokens=counted,
             num_cached_tokens=self.num_cached_tokens,
             num_preemptions=self.num_preemptions,
             seed=None if self.pooling else self.seed,
+            drafts=drafts.drafts,
+            drafted=drafts.drafted,
+            accepted=drafts.accepted,
+            accepted_per_position=list(drafts.accepted_per_position),
+            drafted_per_position=list(drafts.drafted_per_position),
+            draft_s=drafts.draft_s,
+            verify_s=drafts.verify_s,
             timing=RequestTiming(
                 queue_s=queue_s,
                 prefill_s=_interval(self.scheduled_s, self.first_token_s),

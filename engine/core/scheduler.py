@@ -1,99 +1,43 @@
 """Which tokens of which requests run in the next step.
 
-One invariant instead of phases: a request wants `num_tokens - num_computed_tokens`, capped by the step's budget. A
-prompt, a chunk of it, a decode step and a recomputed sequence are that same line (design, section 4; after vLLM's V1
-scheduler). Knows no tensors and no text. Running requests are served before waiting ones, by rank (priority, then
-arrival); without room, the last in rank is preempted and recomputed later, so the first always progresses. New requests
-leave a small reserve of blocks to those that run, which saves most preemptions, and one that was preempted often comes
-back only with room for all of it.
+One invariant instead of phases: a request wants `num_tokens_with_drafts - num_computed_tokens`, capped by the step's
+budget. A prompt, a chunk of it, a decode step, a draft to verify and a recomputed sequence are that same line (design,
+section 4; after vLLM's V1 scheduler); a draft that is rejected only lowers `num_computed_tokens`. Knows no tensors and
+no text. Running requests are served before waiting ones, by rank (priority, then arrival); without room, the last in
+rank is preempted and recomputed later, so the first always progresses. New requests leave a small reserve of blocks to
+those that run, which saves most preemptions, and one that was preempted often comes back only with room for all of it.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from engine.core.kv_cache_manager import BlockIds, KVCacheManager
+from engine.core.kv_cache_manager import KVCacheManager
 from engine.core.outputs import Logprobs, RequestOutput
 from engine.core.request import FinishReason, Request, RequestStatus
-from engine.core.sampling_params import SamplingParams
+from engine.core.speculation import NO_DRAFT, BlockIds
+from engine.core.step import ScheduledRequest, SchedulerOutput, StepResult
 
 WATERMARK_SHARE = 0.02  # of the pool, kept from new requests while others run
 MAX_PREEMPTIONS = 3  # after these a request waits until the whole of it fits
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledRequest:
-    """One request's share of a step: plain data, no Request object.
-
-    token_ids: the tokens to compute, which stand at positions num_computed_tokens and up. block_ids: of each KV group
-    the whole block table where `first` is true (a new or resumed request), else the blocks added since the last step.
-    samples: whether the last row yields a token (a chunk in the middle of a prompt does not). known_token_ids: with
-    `first`, the tokens before token_ids, where the draw depends on them. end_token_ids: those that end the answer,
-    where min_tokens holds them back. prompt_targets: the prompt tokens that follow token_ids, shifted by one, where
-    their log probabilities are wanted. sample_index: which of several samples of one prompt. allowed: the grammar's
-    mask for the token that is sampled, a bit per token id; empty: all are. pooling: how the prompt's hidden states are
-    pooled; such a share never samples.
-    """
-
-    request_id: str
-    first: bool
-    token_ids: tuple[int, ...]
-    num_computed_tokens: int
-    block_ids: BlockIds
-    samples: bool
-    sampling: SamplingParams
-    seed: int
-    num_prompt_tokens: int
-    known_token_ids: tuple[int, ...] = ()
-    end_token_ids: tuple[int, ...] = ()
-    prompt_targets: tuple[int, ...] = ()
-    sample_index: int = 0
-    allowed: bytes = b""
-    pooling: str = ""
-
-    @property
-    def completes_pooling(self) -> bool:
-        """Whether the pooled state is known after this share."""
-        return self.pooling != "" and self.num_computed_tokens + len(self.token_ids) == self.num_prompt_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerOutput:
-    """The plan of one step. `ended`: requests whose rows the runner may forget (finished, aborted, preempted)."""
-
-    requests: tuple[ScheduledRequest, ...]
-    ended: tuple[str, ...]
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(request.token_ids) for request in self.requests)
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What the executor brings back: the new tokens of each request that sampled, and the step's own time.
-
-    faults: requests that could not be drawn, and why; they have no tokens. logprobs: of token_ids; prompt_logprobs: of
-    the shares' prompt_targets. pooled: of the shares that complete a pooling.
-    """
-
-    token_ids: Mapping[str, tuple[int, ...]]
-    step_s: float
-    faults: Mapping[str, str] = field(default_factory=dict)
-    logprobs: Mapping[str, Logprobs] = field(default_factory=dict)
-    prompt_logprobs: Mapping[str, Logprobs] = field(default_factory=dict)
-    pooled: Mapping[str, list[float]] = field(default_factory=dict)
 
 
 class Scheduler:
     """Continuous batching over one block pool."""
 
     def __init__(
-        self, kv: KVCacheManager, max_num_seqs: int, max_num_batched_tokens: int, long_prefill_token_threshold: int = 0
+        self,
+        kv: KVCacheManager,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        long_prefill_token_threshold: int = 0,
+        *,
+        max_sampled_rows: int = 0,
     ) -> None:
-        """long_prefill_token_threshold: the most tokens of one request in a step; 0: only the budget counts."""
+        """long_prefill_token_threshold: the most tokens of one request in a step; 0: only the budget counts.
+        max_sampled_rows: rows of logits in a step, one for each of max_num_seqs and the rest for drafts."""
         self.kv = kv
         self.most_per_request = long_prefill_token_threshold or max_num_batched_tokens
         self.watermark = int(kv.pool.num_total * WATERMARK_SHARE)
@@ -107,6 +51,9 @@ class Scheduler:
         self.prefix_queries = 0  # prompt tokens looked up in the cache, and those found there
         self.prefix_hits = 0
         self._ended: list[str] = []
+        self._max_verify_rows = max(0, max_sampled_rows - max_num_seqs)
+        self._verify_rows = 0  # what is left of them for the drafts of the step that is being planned
+        self.on_end: Callable[[Request], None] = lambda request: None  # called when a request has ended
 
     def add(self, request: Request) -> None:
         """Queues a request. ValueError when its id is taken."""
@@ -140,6 +87,21 @@ class Scheduler:
         """The requests whose rows bear this id: one, or the samples of one prompt that have not ended."""
         return [request for request in self.requests.values() if request.client_id == client_id]
 
+    def decoding(self) -> list[Request]:
+        """The requests whose next token is due in the next step: all tokens but their last are computed."""
+        return [
+            request
+            for request in self.running
+            if request.num_computed_tokens == request.num_tokens - 1 and not request.pooling
+        ]
+
+    def reserve(self, request: Request, num_tokens: int) -> bool:
+        """Room for `num_tokens` tokens of a running request, if there is any without preempting somebody."""
+        added = self.kv.allocate_slots(request.request_id, num_tokens, spare=self.watermark)
+        if added is not None and any(added):
+            request.untold_blocks.append(added)
+        return added is not None
+
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return bool(self.running or self.waiting)
@@ -157,6 +119,7 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """The next step's plan. May be empty, when nothing is there to run."""
         budget = self.max_num_batched_tokens
+        self._verify_rows = self._max_verify_rows
         scheduled: dict[str, ScheduledRequest] = {}
         preemptions = self.num_preemptions
         index = 0
@@ -189,24 +152,30 @@ class Scheduler:
             request = self.requests.get(share.request_id)
             if request is None or request.status is not RequestStatus.RUNNING:
                 continue
-            self.kv.commit(request)
             if share.prompt_targets:
                 known = len(request.prompt_logprobs.logprobs) - share.num_computed_tokens
                 request.prompt_logprobs.extend(result.prompt_logprobs[share.request_id].part(known))
             if share.samples or share.completes_pooling:
-                rows.append(self._take(request, result))
+                rows.append(self._take(request, share, result))
+            else:
+                self.kv.commit(request)
         return rows
 
-    def _take(self, request: Request, result: StepResult) -> RequestOutput:
-        """Gives a request the tokens that were drawn for it, up to the one that ends it."""
+    def _take(self, request: Request, share: ScheduledRequest, result: StepResult) -> RequestOutput:
+        """Gives a request the tokens that were drawn for it, up to the one that ends it; rejected drafts are as if they
+        had never been computed."""
+        accepted = result.num_accepted.get(request.request_id, 0)
+        request.num_computed_tokens -= share.num_drafts - accepted
         fault = result.faults.get(request.request_id)
         if fault is not None:
             return self.fail(request, fault)
         if request.pooling:
+            self.kv.commit(request)
             return replace(self._row(request, [], FinishReason.STOP), pooled=result.pooled[request.request_id])
         is_first = request.num_output_tokens == 0
         if is_first and request.sample_index == 0:
             self._release_siblings(request)
+        before = request.num_output_tokens
         taken: list[int] = []
         reason: FinishReason | None = None
         for token_id in result.token_ids[request.request_id]:
@@ -214,6 +183,10 @@ class Scheduler:
             reason = request.append_output(token_id)
             if reason is not None:
                 break
+        if share.num_drafts:
+            request.observe_draft(before, share.num_drafts, min(accepted, len(taken)))
+            request.draft = NO_DRAFT
+        self.kv.commit(request)
         logprobs = result.logprobs.get(request.request_id)
         wants_prompt = is_first and request.sampling.prompt_logprobs is not None
         return self._row(
@@ -230,6 +203,8 @@ class Scheduler:
         if request is None:
             return None
         summary = request.summary(num_output_tokens)
+        if num_output_tokens is not None:  # what the app cut off was never said, and nobody may learn from it
+            del request.token_ids[request.num_prompt_tokens + num_output_tokens :]
         self._finish(request)
         return RequestOutput(
             request.client_id, [], finish_reason=FinishReason.ABORT, summary=summary, index=request.sample_index
@@ -237,11 +212,16 @@ class Scheduler:
 
     def _schedule_running(self, request: Request, budget: int) -> ScheduledRequest | None:
         """The request's share, after making room by preempting the youngest; None when it had to yield itself."""
-        count = min(request.num_tokens - request.num_computed_tokens, budget, self.most_per_request)
+        request.draft = request.draft.part(self._verify_rows)
         while True:
+            wanted = request.num_tokens_with_drafts - request.num_computed_tokens
+            count = min(wanted, budget, self.most_per_request)
             added = self.kv.allocate_slots(request.request_id, request.num_computed_tokens + count)
             if added is not None:
                 return self._share(request, count, added, first=False)
+            if request.draft.token_ids:  # nobody has to go for the sake of a guess
+                request.draft = NO_DRAFT
+                continue
             victim = self.running[-1]
             self._preempt(victim)
             if victim is request:
@@ -272,28 +252,40 @@ class Scheduler:
 
     def _share(self, request: Request, count: int, block_ids: BlockIds, *, first: bool) -> ScheduledRequest:
         start, sampling = request.num_computed_tokens, request.sampling
-        request.num_computed_tokens += count
-        samples = request.num_computed_tokens == request.num_tokens and not request.pooling
+        request.draft = request.draft.part(max(0, start + count - request.num_tokens))
+        samples = start + count >= request.num_tokens and not request.pooling
+        allowed: tuple[bytes, ...] = ()
+        if samples and request.grammar is not None:
+            allowed = tuple(request.grammar.allowed_along(request.draft.token_ids))
+            request.draft = request.draft.part(len(allowed) - 1)
+        drafts = request.draft.token_ids
+        end = min(start + count, request.num_tokens + len(drafts))
+        request.num_computed_tokens = end
+        self._verify_rows -= len(drafts)
         if request.scheduled_s is None:
             request.mark_scheduled()
         return ScheduledRequest(
             request_id=request.request_id,
             first=first,
-            token_ids=tuple(request.token_ids[start : start + count]),
+            token_ids=(*request.token_ids[start:end], *drafts),
             num_computed_tokens=start,
-            block_ids=block_ids,
+            block_ids=request.take_untold_blocks(block_ids),
             samples=samples,
             sampling=sampling,
             seed=request.seed,
             num_prompt_tokens=request.num_prompt_tokens,
             known_token_ids=tuple(request.token_ids[:start]) if first and sampling.needs_token_ids else (),
             end_token_ids=tuple(sorted(request.end_token_ids)) if sampling.min_tokens else (),
-            prompt_targets=tuple(request.token_ids[start + 1 : min(start + count + 1, request.num_prompt_tokens)])
+            prompt_targets=tuple(request.token_ids[start + 1 : min(end + 1, request.num_prompt_tokens)])
             if request.lacks_prompt_logprobs
             else (),
             sample_index=request.sample_index,
-            allowed=request.grammar.allowed() if samples and request.grammar is not None else b"",
+            allowed=allowed,
             pooling=request.pooling,
+            num_drafts=len(drafts),
+            rule=request.speculation.rule or "match",
+            proposer=request.draft.proposer,
+            trace=request.trace,
         )
 
     def _preempt(self, request: Request) -> None:
@@ -302,6 +294,7 @@ class Scheduler:
         self.kv.free(request.request_id)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = request.num_published_blocks = 0
+        request.draft, request.untold_blocks = NO_DRAFT, []
         request.num_preemptions += 1
         self.num_preemptions += 1
         bisect.insort(self.waiting, request, key=_rank)
@@ -343,6 +336,7 @@ class Scheduler:
         self.kv.free(request.request_id)
         del self.requests[request.request_id]
         self._ended.append(request.request_id)
+        self.on_end(request)
 
 
 def _rank(request: Request) -> tuple[int, float]:

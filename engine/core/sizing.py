@@ -37,7 +37,8 @@ class KVPlan:
     """The pool: `num_blocks` counts the null block. `reason` says why the context was shortened, else is empty.
 
     groups: the model's KV groups, which share the pool. max_model_len_that_fits: the longest context of one request
-    that the pool holds, up to the model's own.
+    that the pool holds, up to the model's own. drafter_bytes: what a drafter keeps in the same blocks, in tensors of
+    its own.
     """
 
     num_blocks: int
@@ -46,6 +47,7 @@ class KVPlan:
     reason: str
     groups: tuple[KVGroup, ...]
     max_model_len_that_fits: int
+    drafter_bytes: int = 0
 
 
 def format_bytes(count: int) -> str:
@@ -78,18 +80,20 @@ def kv_bytes_per_block(config: ModelConfig, block_size: int, dtype_bytes: int, k
 
 @dataclass(frozen=True, slots=True)
 class _Geometry:
-    """What a pool of a model's blocks holds. chunk: the most tokens of one sequence in a step."""
+    """What a pool of a model's blocks holds. block_bytes: the model's and, of these, kept_bytes a drafter's. chunk: the
+    most tokens of one sequence in a step."""
 
     groups: tuple[KVGroup, ...]
     block_size: int
     block_bytes: int
+    kept_bytes: int
     chunk: int
 
     @classmethod
-    def of(cls, config: ModelConfig, options: LoadOptions, dtype_bytes: int) -> _Geometry:
+    def of(cls, config: ModelConfig, options: LoadOptions, dtype_bytes: int, kept_bytes: int) -> _Geometry:
         most, threshold = options.max_num_batched_tokens, options.long_prefill_token_threshold
-        block_bytes = kv_bytes_per_block(config, options.block_size, dtype_bytes, options.kv_cache_dtype)
-        return cls(kv_groups(config), options.block_size, block_bytes, min(threshold or most, most))
+        block_bytes = kv_bytes_per_block(config, options.block_size, dtype_bytes, options.kv_cache_dtype) + kept_bytes
+        return cls(kv_groups(config), options.block_size, block_bytes, kept_bytes, min(threshold or most, most))
 
     def sequence_blocks(self, num_tokens: int) -> int:
         """The blocks that one sequence of `num_tokens` may hold at once."""
@@ -105,11 +109,17 @@ class _Geometry:
 
 
 def plan_kv(
-    config: ModelConfig, options: LoadOptions, available_bytes: int, dtype_bytes: int, device: str = "cpu"
+    config: ModelConfig,
+    options: LoadOptions,
+    available_bytes: int,
+    dtype_bytes: int,
+    device: str = "cpu",
+    kept_bytes: int = 0,
 ) -> KVPlan:
     """Size the pool from `available_bytes`, the memory that is left once weights, workspace and runtime have theirs.
 
-    On a GPU that figure already honours `gpu_memory_utilization`, and the pool takes all of it.
+    On a GPU that figure already honours `gpu_memory_utilization`, and the pool takes all of it. kept_bytes: what a
+    drafter keeps in every block beside the model's keys and values; `kv_cache_memory_bytes` counts these alone.
     """
     available_bytes = max(0, available_bytes)
     own_context = config.max_position_embeddings
@@ -122,19 +132,19 @@ def plan_kv(
             available_bytes=available_bytes,
             max_model_len_that_fits=own_context,
         )
-    geometry = _Geometry.of(config, options, dtype_bytes)
+    geometry = _Geometry.of(config, options, dtype_bytes, kept_bytes)
     num_blocks = _pool_bytes(options, available_bytes, wanted, geometry, device) // geometry.block_bytes
-    kv_bytes = num_blocks * geometry.block_bytes
+    kept, kv_bytes = num_blocks * kept_bytes, num_blocks * (geometry.block_bytes - kept_bytes)
     longest = geometry.longest(num_blocks, max(wanted, own_context))
     if longest >= wanted:
-        return KVPlan(num_blocks, kv_bytes, wanted, "", geometry.groups, longest)
+        return KVPlan(num_blocks, kv_bytes, wanted, "", geometry.groups, longest, kept)
     if options.max_model_len is not None or longest == 0:
         raise _too_small(wanted, longest, kv_bytes, available_bytes, geometry)
     reason = (
         f"the model's own context of {own_context} tokens needs {format_bytes(geometry.pool_bytes(own_context))} of "
         f"KV cache for one request, the pool has {format_bytes(kv_bytes)}; a larger kv_cache_memory_bytes lengthens it"
     )
-    return KVPlan(num_blocks, kv_bytes, longest, reason, geometry.groups, longest)
+    return KVPlan(num_blocks, kv_bytes, longest, reason, geometry.groups, longest, kept)
 
 
 def _pool_bytes(
@@ -143,15 +153,18 @@ def _pool_bytes(
     """The pool's size before rounding down to whole blocks."""
     exact = options.kv_cache_memory_bytes
     if exact is not None:
-        if exact > available_bytes:
+        own = geometry.block_bytes - geometry.kept_bytes
+        whole = exact + exact // own * geometry.kept_bytes
+        if whole > available_bytes:
+            beside = f", with a drafter's part {format_bytes(whole)}" if whole > exact else ""
             raise SizingError(
-                f"kv_cache_memory_bytes={exact} ({format_bytes(exact)}): only {format_bytes(available_bytes)} "
+                f"kv_cache_memory_bytes={exact} ({format_bytes(exact)}{beside}): only {format_bytes(available_bytes)} "
                 f"({available_bytes} bytes) are left beside the weights; ask for less, or unload another model",
-                needed_bytes=exact,
+                needed_bytes=whole,
                 available_bytes=available_bytes,
                 max_model_len_that_fits=geometry.longest(available_bytes // geometry.block_bytes, max_model_len),
             )
-        return exact
+        return exact // own * geometry.block_bytes
     if device != "cpu":
         return available_bytes
     full_house = options.max_num_seqs * geometry.sequence_blocks(max_model_len) + NULL_BLOCKS

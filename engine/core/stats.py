@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.core.scheduler import SchedulerOutput, StepResult
+from engine.core.step import SchedulerOutput, StepResult
 
 
 @dataclass(slots=True)
@@ -16,9 +16,6 @@ class EngineCounters:
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0
     requests_finished_total: int = 0
-    drafts_total: int = 0
-    drafted_total: int = 0
-    accepted_total: int = 0
 
     def observe(self, plan: SchedulerOutput, result: StepResult) -> None:
         """Counts one step."""

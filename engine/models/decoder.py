@@ -20,6 +20,7 @@ from engine.layers.linear import Weight
 from engine.layers.norm import RMSNorm
 from engine.layers.rotary import RotaryTables
 from engine.models.decoder_layer import LAYER_CLASSES
+from engine.models.features import FeatureTap
 from engine.models.workspace import Workspace
 from kernels.ops import AttentionMetadata, KVCache, Ops, accumulation_dtype
 
@@ -54,17 +55,28 @@ class Decoder:
         self.final_norm = RMSNorm(ops, config, config.hidden_size, dtype, device)
         tied = self.embedding if config.tie_word_embeddings else None
         self.head = VocabParallelHead(ops, config, dtype, device, tied)
+        self.tap: FeatureTap | None = None  # set where a drafter reads this model's hidden states
 
     def forward(self, ws: Workspace, step: StepInputs, caches: Sequence[KVCache]) -> None:
         """Leaves the logits of `step.sample_rows` in ws.logits, and fills the caches."""
         self.embedding.forward(ws.residual, step.token_ids)
         delta: Tensor | None = None
-        for layer, cache, group in zip(self.layers, caches, self.group_of_layer, strict=True):
+        for index, (layer, cache, group) in enumerate(zip(self.layers, caches, self.group_of_layer, strict=True)):
+            if self.tap is not None and index in self.tap.columns:
+                if delta is not None:
+                    self.ops.add(ws.residual, delta)  # the sum that the layer's norm would make, to the same bits
+                    delta = None
+                self._keep(self.tap, index, ws.residual, step)
             layer.forward(ws, delta, cache, step.attention[group])
             delta = ws.hidden
         self.final_norm.forward(ws.normed, ws.residual, delta)
+        if self.tap is not None and len(self.layers) in self.tap.columns:
+            self._keep(self.tap, len(self.layers), ws.normed, step)
         self.ops.gather_rows(ws.picked, ws.normed, step.sample_rows)
         self.head.forward(ws.logits, ws.picked)
+
+    def _keep(self, tap: FeatureTap, index: int, states: Tensor, step: StepInputs) -> None:
+        self.ops.scatter_rows(tap.features, states, step.attention[tap.group].slot_mapping, tap.columns[index])
 
     def load(self, name: str, weight: Weight) -> None:
         """Takes one checkpoint tensor by its Hugging Face name. KeyError for a name that this decoder does not have."""

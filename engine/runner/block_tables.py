@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.core.block_pool import NULL_BLOCK_ID
-from engine.core.kv_cache_manager import BlockIds
 from engine.core.kv_groups import KVGroup
+from engine.core.speculation import BlockIds
 from engine.runner.step_buffer import StepBuffer
 
 

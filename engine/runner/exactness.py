@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.config import LoadOptions
 from engine.core.sampling_params import SamplingParams
-from engine.core.scheduler import ScheduledRequest, SchedulerOutput
+from engine.core.step import ScheduledRequest, SchedulerOutput
 from engine.runner.model_runner import ModelRunner
 
 PROMPT_TOKENS, COMPANIONS = 37, 4  # where the engine is large enough for them

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from engine.core.scheduler import SchedulerOutput, StepResult
+from engine.core.speculation import DraftPlan, DraftResult
+from engine.core.step import SchedulerOutput, StepResult
 
 
 class Executor(Protocol):
@@ -12,3 +13,6 @@ class Executor(Protocol):
 
     def execute(self, plan: SchedulerOutput) -> StepResult:
         """Runs one step that is not empty."""
+
+    def propose(self, plan: DraftPlan) -> DraftResult:
+        """Drafts by the drafter that was loaded with the model. Its requests have been in an executed plan."""

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from engine.core.kv_groups import KVGroup
-from engine.core.scheduler import ScheduledRequest, SchedulerOutput
+from engine.core.speculation import BlockIds
+from engine.core.step import ScheduledRequest, SchedulerOutput
 from engine.models.decoder import StepInputs
 from engine.runner.block_tables import RequestTables, StepTables
 from engine.runner.recorded_step import StepShape, StepShapes
@@ -24,7 +25,7 @@ from engine.runner.step_buffer import StepBuffer
 from engine.sample.row import SamplingRow
 from kernels.ops import AttentionMetadata
 
-MOST_VIEWS = 64  # shapes whose tensors are kept
+MOST_VIEWS = 512  # shapes whose tensors are kept: as many as the CPU keeps tapes of
 
 
 @dataclass(slots=True)
@@ -50,11 +51,12 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class BatchInputs:
-    """A step ready to run: `sampled_ids` and `sampling` belong to the first rows of its logits, in order."""
+    """A step ready to run. `sampling` belongs to the first rows of its logits, in order: of each of the shares
+    `sampled` the row before its drafts, and the row of each draft."""
 
     step: StepInputs
     shape: StepShape
-    sampled_ids: list[str]
+    sampled: list[ScheduledRequest]
     sampling: list[SamplingRow]
 
 
@@ -93,17 +95,18 @@ class InputBatch:
         if self._sent is not None:
             self._sent.synchronize()
         columns = _Columns([[] for _ in self.groups])
-        sampled_ids: list[str] = []
+        sampled: list[ScheduledRequest] = []
         sampling: list[SamplingRow] = []
         for index, request in enumerate(plan.requests):
             known = self._append(columns, index, request)
             if request.samples:
-                columns.sample_rows.append(len(columns.token_ids) - 1)
-                sampled_ids.append(request.request_id)
-                sampling.append(_sampling_row(request, known.token_ids))
-        shape = self.shapes.of(len(columns.token_ids), len(sampled_ids), len(plan.requests), columns.longest)
+                rows, end = 1 + request.num_drafts, len(columns.token_ids)
+                columns.sample_rows.extend(range(end - rows, end))
+                sampled.append(request)
+                sampling.extend(_sampling_rows(request, known.token_ids))
+        shape = self.shapes.of(len(columns.token_ids), len(sampling), len(plan.requests), columns.longest)
         self._write(columns, shape)
-        return BatchInputs(self._step(shape), shape, sampled_ids, sampling)
+        return BatchInputs(self._step(shape), shape, sampled, sampling)
 
     def idle(self, shape: StepShape) -> StepInputs:
         """A step of a class's shape that changes nothing: each request has its most rows, and they write nowhere.
@@ -119,6 +122,10 @@ class InputBatch:
         self._tables.clear()
         self._write(columns, shape)
         return self._step(shape)
+
+    def extend(self, request_id: str, block_ids: BlockIds) -> None:
+        """Takes blocks in that were added to a request's tables before its next step."""
+        self._known[request_id].tables.extend(block_ids)
 
     def forget(self, request_ids: Sequence[str]) -> None:
         """Drops what is remembered of requests that ended or lost their blocks."""
@@ -194,15 +201,23 @@ class InputBatch:
         return StepInputs(token_ids, sample_rows, metadata)
 
 
-def _sampling_row(request: ScheduledRequest, token_ids: Sequence[int]) -> SamplingRow:
-    """How the token after a request's share is drawn."""
-    return SamplingRow(
-        sampling=request.sampling,
-        seed=request.seed,
-        position=request.num_computed_tokens + len(request.token_ids),
-        sample_index=request.sample_index,
-        num_prompt_tokens=request.num_prompt_tokens,
-        allowed=request.allowed,
-        token_ids=token_ids,
-        end_token_ids=request.end_token_ids,
-    )
+def _sampling_rows(request: ScheduledRequest, token_ids: Sequence[int]) -> list[SamplingRow]:
+    """How the tokens after each of a share's last rows are drawn: as if the drafts before it were the text."""
+    end, sampling = request.num_computed_tokens + len(request.token_ids), request.sampling
+    rows = []
+    for position in range(end - request.num_drafts, end + 1):
+        number = position - end + request.num_drafts
+        before = token_ids if position == end or not sampling.needs_token_ids else token_ids[:position]
+        rows.append(
+            SamplingRow(
+                sampling=sampling,
+                seed=request.seed,
+                position=position,
+                sample_index=request.sample_index,
+                num_prompt_tokens=request.num_prompt_tokens,
+                allowed=request.allowed[number] if request.allowed else b"",
+                token_ids=before if sampling.needs_token_ids else (),
+                end_token_ids=request.end_token_ids,
+            )
+        )
+    return rows

@@ -26,17 +26,32 @@ def allocate_caches(
     """
     vectors = (num_blocks, config.num_key_value_heads, block_size)
 
-    def touched(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        tensor = torch.empty(shape, dtype=dtype, device=device)
-        prefer_huge_pages(tensor)  # a request's blocks lie all over the pool
-        return tensor.fill_(0)
-
     def cache() -> KVCache:
-        keys, values = (touched((*vectors, config.head_dim), dtype) for _ in range(2))
+        keys, values = (touched((*vectors, config.head_dim), dtype, device) for _ in range(2))
         if not coded:
             return KVCache(keys, values)
-        return KVCache(keys, values, touched(vectors, torch.float32), touched(vectors, torch.float32))
+        return KVCache(keys, values, touched(vectors, torch.float32, device), touched(vectors, torch.float32, device))
 
     groups = kv_groups(config)
     physical = [cache() for _ in range(layers_per_group(groups))]
     return [physical[place] for _, place in layer_places(groups)]
+
+
+def allocate_draft_caches(
+    config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+) -> list[KVCache]:
+    """The caches of a drafter, which lie at the block ids of its target: one for each layer, each as above.
+
+    Layers with a window keep all keys: the target's full-attention layers hold these blocks anyway.
+    """
+    shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
+    return [
+        KVCache(touched(shape, dtype, device), touched(shape, dtype, device)) for _ in range(config.num_hidden_layers)
+    ]
+
+
+def touched(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros whose pages are all there."""
+    tensor = torch.empty(shape, dtype=dtype, device=device)
+    prefer_huge_pages(tensor)  # a request's blocks lie all over the pool
+    return tensor.fill_(0)

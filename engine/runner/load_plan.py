@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from engine.checkpoint import CheckpointInfo
+from engine.checkpoint.drafting import PLAIN, Drafting, plan_with_drafter
 from engine.checkpoint.packed import quantization_notes
 from engine.config import EffectiveSetting, LoadOptions, check_kernel_backend, check_kv_cache_dtype
-from engine.core.memory_plan import largest_reading, plan_memory
+from engine.core.memory_plan import largest_reading
 from engine.core.sizing import KVPlan, format_bytes
 from engine.runner.device import DeviceInfo, compute_capability, pick_device, pick_dtype
 
@@ -23,7 +24,8 @@ CODE_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What a load will do, decided before any weight is read. kv_dtype: of the cache, or of its codes."""
+    """What a load will do, decided before any weight is read. kv_dtype: of the cache, or of its codes. drafting: its
+    proposer, and the drafter if one is loaded too."""
 
     device: DeviceInfo
     dtype: torch.dtype
@@ -31,10 +33,16 @@ class LoadPlan:
     kv: KVPlan
     weights_bytes: int
     settings: list[EffectiveSetting]
+    drafting: Drafting
 
 
-def plan_load(info: CheckpointInfo, options: LoadOptions) -> LoadPlan:
-    """Device, dtype and memory of a load. Raises SizingError with the numbers when it does not fit."""
+def plan_load(info: CheckpointInfo, options: LoadOptions, drafting: Drafting | None = None) -> LoadPlan:
+    """Device, dtype and memory of a load. Raises SizingError with the numbers when it does not fit.
+
+    drafting: what `engine.checkpoint.drafting.decide` chose; None: no drafter. A drafter that does not fit beside the
+    model is left out.
+    """
+    drafting = drafting or Drafting("off" if options.speculation == "off" else PLAIN)
     device, dtype = pick_device(options), pick_dtype(options)
     check_kv_cache_dtype(options, device.device.type, compute_capability(device.device))
     check_kernel_backend(options, device.device.type)
@@ -46,11 +54,12 @@ def plan_load(info: CheckpointInfo, options: LoadOptions) -> LoadPlan:
     kind, size = device.device.type, dtype.itemsize
     # this process is there already: nothing more is claimed for its runtime
     reading = largest_reading(info.tensors.values(), size) if kind == "cpu" else 0
-    plan = plan_memory(info.config, info.weights_bytes(size), options, budget, size, kind, 0, reading)
+    plan, drafting = plan_with_drafter(info, options, drafting, budget, size, kind, 0, reading)
     whole = "the host's memory" if kind == "cpu" else device.name
     held = f"{format_bytes(taken)} of the {format_bytes(device.total_bytes)} of {whole} are in use already"
     kv = plan.required_kv(held)
-    return LoadPlan(device, dtype, kv_dtype, kv, plan.weights_bytes, effective_settings(info, options, kv))
+    settings = [*effective_settings(info, options, kv), *drafting.settings]
+    return LoadPlan(device, dtype, kv_dtype, kv, plan.weights_bytes, settings, drafting)
 
 
 def effective_settings(info: CheckpointInfo, options: LoadOptions, kv: KVPlan) -> list[EffectiveSetting]:
@@ -63,6 +72,12 @@ def effective_settings(info: CheckpointInfo, options: LoadOptions, kv: KVPlan) -
         )
         settings.append(EffectiveSetting("model", info.config.architecture, "transformers", reason))
     settings.extend(quantization_notes(info))
+    if info.left_out:
+        reason = (
+            f"{len(info.left_out)} tensors (such as {info.left_out[0]}) predict tokens beyond the next one; they are "
+            "not run here, and the model does not need them: drafts come from what `speculation` says"
+        )
+        settings.append(EffectiveSetting("multi-token prediction", "in the checkpoint", "not loaded", reason))
     if kv.reason:
         wanted = options.max_model_len or info.config.max_position_embeddings
         settings.append(EffectiveSetting("max_model_len", str(wanted), str(kv.max_model_len), kv.reason))

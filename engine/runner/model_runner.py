@@ -17,7 +17,8 @@ from torch import Tensor
 from engine.checkpoint import CheckpointInfo
 from engine.config import LoadOptions, ModelConfig
 from engine.core.outputs import Logprobs
-from engine.core.scheduler import SchedulerOutput, StepResult
+from engine.core.speculation import DraftPlan, DraftResult, most_sampled_rows
+from engine.core.step import SchedulerOutput, StepResult
 from engine.layers.linear import Weight
 from engine.models.loader import load_model
 from engine.models.workspace import Workspace
@@ -25,9 +26,12 @@ from engine.runner.input_batch import MOST_VIEWS, BatchInputs, InputBatch
 from engine.runner.kv_cache import allocate_caches
 from engine.runner.load_plan import LoadPlan
 from engine.runner.pooling import Pooler
-from engine.runner.recorded_step import StepShapes, aligned, graph_classes, recorded
+from engine.runner.recorded_step import StepShapes, aligned, graph_classes, recorded, rows_each
 from engine.sample.logprobs import log_probabilities
 from engine.sample.sampler import Sampler
+from engine.sample.verifier import Verifier, no_scores
+from engine.spec.drafter import Drafter
+from engine.spec.drafter_loading import DrafterHost, load_drafter
 from kernels.recording import Eager
 from kernels.registry import THREADS, load_ops
 
@@ -55,7 +59,7 @@ class ModelRunner:
         by_transformers = bool(info.config.transformers_class)
         self.recorder, ops = recorded(options, ops, self.kernels, self.device, by_transformers=by_transformers)
         rows = aligned(options.max_num_batched_tokens, ops.row_alignment)
-        sample_rows = aligned(options.max_num_seqs, ops.row_alignment)
+        sample_rows = aligned(most_sampled_rows(options), ops.row_alignment)
         own_threads = any(choice.backend in THREADS for choice in self.kernels)
         if own_threads and by_transformers:
             torch.set_num_threads(1)  # see below; this model's checks are steps already
@@ -69,19 +73,22 @@ class ModelRunner:
                 lambda done, total: progress("weights", done, total, ""),
                 weights,
             )
+            self.drafter = self._load_drafter(info, options, plan, progress)
             progress("kv_cache", 0, plan.kv.kv_bytes, "")
             coded = options.kv_cache_dtype != "auto"
             self.caches = allocate_caches(
                 info.config, plan.kv.num_blocks, options.block_size, plan.kv_dtype, self.device, coded=coded
             )
             self.workspace = Workspace.allocate(info.config, rows, sample_rows, self.dtype, self.device)
-        self.sampler = Sampler(ops, self.workspace.logits)
+        draft_scores = no_scores if self.drafter is None else self.drafter.draft_scores
+        self.verifier = Verifier(ops, Sampler(ops, self.workspace.logits), draft_scores)
         self._cut = functools.lru_cache(MOST_VIEWS)(self.workspace.cut)
         tables = (options.max_num_seqs, -(-plan.kv.max_model_len // options.block_size))
         self.pooler = Pooler()
         # with graphs every other shape than these runs as it is; on a CPU every shape is recorded when it is met
         with_graphs = self.device.type == "cuda" and not isinstance(self.recorder, Eager)
-        classes = graph_classes(options.max_num_seqs, rows, sample_rows, ops.row_alignment) if with_graphs else ()
+        sizes = (options.max_num_seqs, rows, sample_rows, ops.row_alignment)
+        classes = graph_classes(*sizes, rows_each=rows_each(options)) if with_graphs else ()
         shapes = StepShapes(ops.row_alignment, classes)
         self.batch = InputBatch(rows, sample_rows, tables, options.block_size, plan.kv.groups, shapes, self.device)
         if own_threads:
@@ -105,24 +112,25 @@ class ModelRunner:
         """Runs a step and draws its tokens."""
         start = time.perf_counter()
         inputs, logits = self._forward(plan)
-        drawn = dict(zip(inputs.sampled_ids, self.sampler.sample(logits, inputs.sampling), strict=True))
+        verified = self.verifier.verify(logits, inputs.sampled, inputs.sampling)
         prompt_logprobs = self._prompt_logprobs(plan, inputs)
         self.pooler.forget(plan.ended)  # before it may begin anew under the same id
         pooled = self.pooler.pool(plan, self.workspace.normed)
-        faults = {request_id: one.fault for request_id, one in drawn.items() if one.fault is not None}
         return StepResult(
-            token_ids={request_id: (one.token_id,) for request_id, one in drawn.items() if one.fault is None},
+            token_ids=verified.token_ids,
             step_s=time.perf_counter() - start,
-            faults=faults | pooled.faults,
-            logprobs={request_id: one.logprobs for request_id, one in drawn.items() if one.logprobs is not None},
+            faults=verified.faults | pooled.faults,
+            logprobs=verified.logprobs,
             prompt_logprobs=prompt_logprobs,
             pooled=pooled.vectors,
+            num_accepted=verified.num_accepted,
+            draft_probabilities=verified.draft_probabilities,
         )
 
     def logits(self, plan: SchedulerOutput) -> Tensor:
         """The logits of a plan's sampled rows, [rows, V] in fp32 (fp64 for a float64 model): a copy."""
         inputs, logits = self._forward(plan)
-        return logits[: len(inputs.sampled_ids)].clone()
+        return logits[: len(inputs.sampling)].clone()
 
     @torch.inference_mode()
     def check_replay(self) -> None:
@@ -141,10 +149,28 @@ class ModelRunner:
         if not torch.equal(replayed, logits):
             self.recorder = Eager("checked at load: a replayed step left other logits than the step itself")
 
+    def propose(self, plan: DraftPlan) -> DraftResult:
+        """Drafts by the drafter that was loaded with the model."""
+        assert self.drafter is not None, "no drafter was loaded"
+        for share in plan.requests:
+            self.batch.extend(share.request_id, share.block_ids)
+        return self.drafter.propose(plan)
+
     def forget(self, request_ids: Sequence[str]) -> None:
         """Drops what is remembered of requests that will not run again."""
+        if self.drafter is not None:
+            self.drafter.forget(request_ids)
         self.batch.forget(request_ids)
         self.pooler.forget(request_ids)
+
+    def _load_drafter(
+        self, info: CheckpointInfo, options: LoadOptions, plan: LoadPlan, progress: Progress
+    ) -> Drafter | None:
+        """The drafter of a plan that has one. The model leaves hidden states behind for it from now on."""
+        if plan.drafting.drafter is None:
+            return None
+        host = DrafterHost(info, self.model, self.model.ops, self.kernels, options, plan.kv, self.dtype, self.device)
+        return load_drafter(plan.drafting, host, lambda done, total: progress("drafter", done, total, ""))
 
     @torch.inference_mode()
     def _prompt_logprobs(self, plan: SchedulerOutput, inputs: BatchInputs) -> dict[str, Logprobs]:
@@ -178,6 +204,8 @@ class ModelRunner:
     @torch.inference_mode()
     def _forward(self, plan: SchedulerOutput) -> tuple[BatchInputs, Tensor]:
         inputs = self.batch.build(plan)
+        if self.drafter is not None:
+            self.drafter.see(plan)
         workspace = self._cut(inputs.shape.rows, inputs.shape.sample_rows)
         self._last = inputs.shape, functools.partial(self.model.forward, workspace, inputs.step, self.caches)
         self.recorder.run(*self._last)

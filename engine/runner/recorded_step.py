@@ -68,6 +68,14 @@ def graph_classes(
     return [shape for shape in shapes if shape.rows <= max_rows and shape.sample_rows <= max_sample_rows]
 
 
+def rows_each(options: LoadOptions) -> tuple[int, ...]:
+    """Rows of a request in the steps that are captured: of plain steps, of a whole draft, and of half a one."""
+    if options.speculation == "off":
+        return (1,)
+    longest = options.num_speculative_tokens
+    return tuple(sorted({1, 1 + -(-longest // 2), 1 + longest}))
+
+
 def recorded(
     options: LoadOptions, ops: Ops, choices: Sequence[KernelChoice], device: torch.device, *, by_transformers: bool
 ) -> tuple[Recorder, Ops]:

@@ -44,6 +44,20 @@ class Matcher:
         self._matcher.fill_next_token_bitmask(self._mask)
         return self._mask.numpy().tobytes()
 
+    def allowed_along(self, token_ids: Sequence[int]) -> list[bytes]:
+        """The masks before each of these tokens and behind the last, as if they came; see the protocol."""
+        masks, taken = [self.allowed()], 0
+        for token_id in token_ids:
+            if not self._matcher.accept_token(token_id):
+                break
+            taken += 1
+            if self.is_complete:
+                break
+            masks.append(self.allowed())
+        if taken:
+            self._matcher.rollback(taken)
+        return masks
+
     def accept(self, token_id: int) -> None:
         """Moves on by a token. RuntimeError when the grammar does not allow it."""
         if not self._matcher.accept_token(token_id):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,13 +31,17 @@ NO_TOKEN_LEFT = (
 PASSED_OVER = (0, 0, 0, (1 << 64) - 1)  # the address of a row that is not drawn: its stream is -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Drawn:
-    """One row's token; `fault` says why there is none. logprobs: where asked for, one entry."""
+    """What became of some rows of logits.
 
-    token_id: int
-    fault: str | None = None
-    logprobs: Logprobs | None = None
+    token_ids: of each row. faults: rows that have none, and why. processed: the rows whose scores, as the chain and the
+    filters left them, lie in `Sampler.scores`.
+    """
+
+    token_ids: list[int]
+    faults: dict[int, str]
+    processed: set[int]
 
 
 class Sampler:
@@ -52,8 +56,11 @@ class Sampler:
         self._ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[Drawn]:
-        """One outcome per row. logits: [len(rows) or more, V]; rows past len(rows) are padding."""
+    def draw(self, logits: Tensor, rows: Sequence[SamplingRow], kept: Collection[int] = ()) -> Drawn:
+        """One token per row. logits: [len(rows) or more, V]; rows past len(rows) are padding.
+
+        kept: rows that are not drawn, but have their scores put into `scores`, for somebody else to draw from.
+        """
         logits = logits[: len(rows)]
         token_ids, faults = self._best(logits)
         adjusted = [index for index, row in enumerate(rows) if index not in faults and is_adjusted(row)]
@@ -62,17 +69,21 @@ class Sampler:
         processed = set(adjusted)  # the rows whose scores lie in the buffer
         noisy = [index for index, row in enumerate(rows) if not row.sampling.greedy and index not in faults]
         if noisy:
-            processed |= self._draw(logits, rows, noisy, processed, token_ids)
-        logprobs = dict(self._logprobs(logits, rows, processed, token_ids, faults))
-        return [Drawn(token_id, faults.get(i), logprobs.get(i)) for i, token_id in enumerate(token_ids)]
+            processed |= self._draw(logits, rows, noisy, processed, kept, token_ids)
+        return Drawn(token_ids, faults, processed)
+
+    @property
+    def device(self) -> torch.device:
+        """Where logits lie."""
+        return self._ids.device
 
     @property
     def buffer_bytes(self) -> int:
         """Bytes of the buffer of scores, 0 as long as no row needed it."""
         return 0 if self._buffer is None else self._buffer.nbytes
 
-    def _scores(self, count: int) -> Tensor:
-        """The first rows of the buffer [count, V]."""
+    def scores(self, count: int) -> Tensor:
+        """The first rows of the buffer [count, V]. Only those that a draw calls processed mean something."""
         if self._buffer is None:
             self._buffer = torch.empty_like(self._like)
         return self._buffer[:count]
@@ -94,7 +105,7 @@ class Sampler:
         faults: dict[int, str],
     ) -> None:
         """Puts the logits that processors touch into the buffer, and what comes of them into token_ids and faults."""
-        scores = self._scores(len(rows))
+        scores = self.scores(len(rows))
         for index in adjusted:
             adjust(scores[index].copy_(logits[index]), rows[index])
         first = adjusted[0]
@@ -110,21 +121,25 @@ class Sampler:
         rows: Sequence[SamplingRow],
         noisy: list[int],
         processed: Collection[int],
+        kept: Collection[int],
         token_ids: list[int],
     ) -> set[int]:
-        """Draws the rows `noisy` into token_ids. `processed`: whose scores lie in the buffer. Returns who came in."""
-        filtered = {index: rows[index] for index in noisy if is_filtered(rows[index].sampling)}
+        """Draws the rows `noisy`, but for those `kept`, into token_ids. `processed`: whose scores lie in the buffer.
+        Returns who came in."""
+        filtered = {i: rows[i] for i in noisy if is_filtered(rows[i].sampling) or (i in kept and i not in processed)}
         ours = {index for index in noisy if index in filtered or index in processed}
         if ours:
-            scores = self._scores(len(rows))
+            scores = self.scores(len(rows))
             filter_rows(scores, logits, {i: row for i, row in filtered.items() if i not in processed}, self._ops)
             filter_rows(scores, scores, {i: row for i, row in filtered.items() if i in processed}, self._ops)
-            self._draw_rows(scores, rows, ours)
+            if not ours.issubset(kept):
+                self._draw_rows(scores, rows, ours.difference(kept))
         if len(ours) < len(noisy):
             self._draw_rows(logits, rows, set(noisy) - ours)
         drawn = self._ids[: len(rows)].tolist()
         for index in noisy:
-            token_ids[index] = drawn[index]
+            if index not in kept:
+                token_ids[index] = drawn[index]
         return ours
 
     def _draw_rows(self, scores: Tensor, rows: Sequence[SamplingRow], wanted: Collection[int]) -> None:
@@ -135,30 +150,31 @@ class Sampler:
         addresses = torch.frombuffer(numbers, dtype=torch.int64).view(-1, 4).to(scores.device)
         self._ops.draw(self._ids[: len(rows)], scores, addresses)
 
-    def _logprobs(
-        self,
-        logits: Tensor,
-        rows: Sequence[SamplingRow],
-        processed: Collection[int],
-        token_ids: list[int],
-        faults: dict[int, str],
-    ) -> Iterator[tuple[int, Logprobs]]:
-        """Of the rows that want them: of what was drawn from where a row says so, else of the logits."""
+    @torch.inference_mode()
+    def logprobs(
+        self, logits: Tensor, rows: Sequence[SamplingRow], processed: Collection[int], token_ids: Sequence[int]
+    ) -> dict[int, Logprobs]:
+        """Of the rows that want them and have a token: one entry each, of what was drawn from where a row says so, else
+        of the logits. processed: see `Drawn`. token_ids: NO_TOKEN where a row has none."""
         asked = {
             index: row.sampling.logprobs
             for index, row in enumerate(rows)
-            if row.sampling.logprobs is not None and index not in faults
+            if row.sampling.logprobs is not None and token_ids[index] != NO_TOKEN
         }
         inside = {i for i in asked if i in processed and rows[i].sampling.logprobs_mode == "processed"}
+        found: dict[int, Logprobs] = {}
         for wanted in (inside, asked.keys() - inside):
             if not wanted:
                 continue
-            source = self._scores(len(rows)) if wanted is inside else logits
+            source = self.scores(len(rows)) if wanted is inside else logits[: len(rows)]
             wishes = [token_id if i in wanted else NO_TOKEN for i, token_id in enumerate(token_ids)]
-            found = log_probabilities(source, wishes, max(asked[i] for i in wanted), self._ops)
+            listed = log_probabilities(source, wishes, max(asked[i] for i in wanted), self._ops)
             for i in wanted:
                 most = asked[i]
-                yield i, Logprobs([found.logprobs[i]], [found.top_token_ids[i][:most]], [found.top_logprobs[i][:most]])
+                found[i] = Logprobs(
+                    [listed.logprobs[i]], [listed.top_token_ids[i][:most]], [listed.top_logprobs[i][:most]]
+                )
+        return found
 
 
 def _fault(peak: float) -> str:

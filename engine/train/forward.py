@@ -122,7 +122,8 @@ class LayerForward:
         length = x.shape[2]
         cos, sin = self.cos[:length], self.sin[:length]
         first, second = x.chunk(2, dim=-1)
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        return turned.to(x.dtype)  # the tables are fp32
 
     def _softmax_attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         config, length = self.config, q.shape[2]
@@ -134,7 +135,8 @@ class LayerForward:
         scores = (q @ k.transpose(-1, -2)) * scale
         if config.attention_soft_cap:
             scores = torch.tanh(scores / config.attention_soft_cap) * config.attention_soft_cap
-        distance = torch.arange(length)[:, None] - torch.arange(length)[None, :]
+        steps = torch.arange(length, device=q.device)
+        distance = steps[:, None] - steps[None, :]
         hidden = distance < 0
         if self.window:
             hidden |= distance >= self.window

@@ -7,6 +7,7 @@ that cannot be rendered is not half used: the question then stands as plain text
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import jinja2
@@ -64,17 +65,18 @@ class Prompter:
 
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
-        self._template = _compiled(vocab)
+        self._template = compile_template(vocab)
         self.has_template = self._template is not None
 
     def prompt(self, index: int) -> list[int]:
         """The ids of topic `index` with the opening of the answer."""
         if self._template is None:
             return self._vocab.encode(TOPICS[index], add_special_tokens=True)
-        return self._vocab.encode(_render(self._template, self._vocab, TOPICS[index]))
+        return self._vocab.encode(render(self._template, self._vocab, [_question(TOPICS[index])]))
 
 
-def _compiled(vocab: Vocab) -> jinja2.Template | None:
+def compile_template(vocab: Vocab) -> jinja2.Template | None:
+    """The chat template; None where there is none or a question cannot be rendered with it."""
     if vocab.chat_template is None:
         return None
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
@@ -83,7 +85,7 @@ def _compiled(vocab: Vocab) -> jinja2.Template | None:
     environment.globals["strftime_now"] = lambda pattern: datetime(2026, 1, 1).strftime(pattern)  # noqa: DTZ001 - fixed
     try:
         template = environment.from_string(vocab.chat_template)
-        _render(template, vocab, TOPICS[0])
+        render(template, vocab, [_question(TOPICS[0])])
     except Exception:  # a template is a program, and can raise anything
         return None
     return template
@@ -93,10 +95,17 @@ def _refuse(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _render(template: jinja2.Template, vocab: Vocab, question: str) -> str:
+def _question(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def render(
+    template: jinja2.Template, vocab: Vocab, messages: Sequence[Mapping[str, str]], *, answer_next: bool = True
+) -> str:
+    """The text of a conversation, with the opening of an answer if that comes next. Raises what a template raises."""
     return template.render(
-        messages=[{"role": "user", "content": question}],
-        add_generation_prompt=True,
+        messages=list(messages),
+        add_generation_prompt=answer_next,
         bos_token=vocab.bos_token or "",
         eos_token=vocab.eos_token or "",
         tools=None,

@@ -1,4 +1,4 @@
-"""The weights of the model that is being quantised, a layer at a time, in fp32.
+"""The weights of a model that is worked on, a layer at a time, in fp32.
 
 Owns which checkpoints can be taken, and the reading of one layer. Knows neither calibration nor methods. Invariant: no
 more than the layer that was asked for is in memory.
@@ -23,13 +23,18 @@ _LAYERS = "model.layers."
 
 
 class Source:
-    """A dense model's checkpoint, safetensors or GGUF. Refusal for another, CheckpointError for a broken one."""
+    """A dense model's checkpoint, safetensors or GGUF. Refusal for another, CheckpointError for a broken one.
 
-    def __init__(self, path: Path) -> None:
+    codes: whether a checkpoint of AWQ, GPTQ or compressed-tensors will do, dequantised.
+    """
+
+    def __init__(self, path: Path, *, codes: bool = False) -> None:
         self.path = path
         self.info: CheckpointInfo = read_checkpoint(path)
         self.config = self.info.config
         _refuse_foreign(self.info)
+        if not codes:
+            _refuse_codes(self.info)
 
     @property
     def folder(self) -> Path:
@@ -75,14 +80,17 @@ def _refuse_foreign(info: CheckpointInfo) -> None:
     if config.transformers_class:
         raise Refusal(
             f"{info.path}: {config.transformers_class} runs through transformers here, and only the models of "
-            "Pizarra's own dense decoder can be quantised; use a Llama, Mistral, Qwen, Phi-3, SmolLM3, Granite, OLMo 2 "
+            "Pizarra's own dense decoder can be taken; use a Llama, Mistral, Qwen, Phi-3, SmolLM3, Granite, OLMo 2 "
             "or Gemma checkpoint"
         )
     if config.num_experts:
         raise Refusal(
             f"{info.path}: {config.architecture} has {config.num_experts} experts a layer; only dense models can be "
-            "quantised here"
+            "taken here"
         )
+
+
+def _refuse_codes(info: CheckpointInfo) -> None:
     if info.format == "safetensors":
         coded = next((tensor for tensor in info.tensors.values() if tensor.scheme is not None), None)
         if coded is not None:

@@ -55,17 +55,23 @@ class GroupAttention {
         const bool capped = shape_->soft_cap > 0.0f;
         for (KeyRange range = chunks(split); range.first <= range.high; range = range.next()) {
             const int first = range.first;
-            products_.read(*inputs_, range, first + kChunkKeys <= range.high ? range.next() : then);
             scales_.read(*inputs_, range, *shape_, capped ? shape_->scale / shape_->soft_cap : shape_->scale * kLog2E);
             const int first_row = std::max(0, first - position_);
             int last_row = rows_.rows - 1;
             if (shape_->window > 0) last_row = std::min(last_row, first + kChunkKeys - 2 + shape_->window - position_);
             const int begin = first_row * group_ / Products::kEntries * Products::kEntries, end = (last_row + 1) * group_;
+            const int blocks = (end - begin + Products::kEntries - 1) / Products::kEntries;
+            const KeyRange next = first + kChunkKeys <= range.high ? range.next() : then;
+            ahead_.begin(*inputs_, next, *shape_, Products::kPauses + kPausesOfBlock * blocks);
+            products_.read(*inputs_, range, ahead_);
             for (int entry = begin; entry < end; entry += Products::kEntries) {
                 const int count = std::min(Products::kEntries, end - entry);
                 float shrink[kBlock] = {};
+                ahead_.ask();
                 products_.scores(entry, count, scores_.data());
+                ahead_.ask();
                 weigh(entry, count, first, sums, shrink);
+                ahead_.ask();
                 products_.add_values(entry, count, weights_.data(), shrink, sums.mixed + size_t(entry) * width_, width_);
             }
         }
@@ -83,6 +89,7 @@ class GroupAttention {
     }
 
   private:
+    static constexpr int kPausesOfBlock = 3;  // in which keys and values are asked for
     static constexpr int kBlock = (Products::kEntries + kLanes - 1) / kLanes * kLanes;
 
     KeyRange chunks(int split) const { return chunks_of(*inputs_, *shape_, rows_, head_, split); }
@@ -140,12 +147,22 @@ class GroupAttention {
     RowGroup rows_{};
     int head_ = 0, group_ = 0, width_ = 0, entries_ = 0, position_ = 0;
     Products products_;
+    ReadAhead ahead_;
     std::conditional_t<std::is_same_v<E, Code>, Scaled, Unscaled> scales_;
     Scratch<const T*> queries_;
     Scratch<Vec> lanes_;  // of each entry's total
     Scratch<float> scores_, sums_;
     Scratch<Weight> weights_;
 };
+
+// The same address, of which the compiler does not know what it is: of an object of the thread it asks anew at every use.
+template <typename T>
+inline T* hidden(T* object) {
+#if defined(__GNUC__)
+    asm("" : "+r"(object));
+#endif
+    return object;
+}
 
 template <typename Products, typename Inputs>
 void attention(typename Products::Element* out, const Inputs& inputs, const AttentionShape& shape) {
@@ -161,7 +178,7 @@ void attention(typename Products::Element* out, const Inputs& inputs, const Atte
         const AttentionSlice& slice = plan.slices[index];
         [[maybe_unused]] const typename Products::Session session;
         static thread_local GroupAttention<Products> own;
-        GroupAttention<Products>& group = own;
+        GroupAttention<Products>& group = *hidden(&own);
         group.begin(inputs, shape, slice.rows, slice.head);
         const AttentionSlice& next = plan.slices[std::min(index + threads, int(plan.slices.size()) - 1)];  // most likely
         const KeyRange then = chunks_of(inputs, shape, next.rows, next.head, next.first);

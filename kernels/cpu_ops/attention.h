@@ -77,6 +77,45 @@ struct KeyRange {
     }
 };
 
+// The keys and values that come next, asked for a few lines of the cache at a time while others are worked on. A core waits
+// for some two dozen lines at once: if all were asked for in one go, whatever stands behind would wait for them too, and
+// afterwards memory would be idle.
+class ReadAhead {
+  public:
+    // In `times` parts of about the same size.
+    template <typename Inputs>
+    void begin(const Inputs& inputs, const KeyRange& range, const AttentionShape& shape, int times) {
+        count_ = part_ = 0;
+        int lines = 0;
+        for (const auto* vectors : {inputs.keys, inputs.values}) {
+            range.for_blocks(shape, [&](int, int count, size_t index) {
+                const char* at = reinterpret_cast<const char*>(vectors + index * shape.head_dim);
+                const char* end = reinterpret_cast<const char*>(vectors + (index + count) * shape.head_dim);
+                parts_[count_++] = {at, end};
+                lines += int((end - at + kLine - 1) / kLine);
+            });
+        }
+        share_ = (lines + times - 1) / times;
+    }
+
+    void ask() {
+        for (int left = share_; left > 0 && part_ < count_; ++part_) {
+            Part& part = parts_[part_];
+            for (; left > 0 && part.at < part.end; part.at += kLine, --left) fetch_line(part.at);
+            if (part.at < part.end) return;
+        }
+    }
+
+  private:
+    static constexpr int kLine = 64;
+    struct Part {
+        const char *at, *end;
+    };
+
+    Part parts_[2 * kChunkKeys];
+    int count_ = 0, part_ = 0, share_ = 0;
+};
+
 // Rows first .. first + rows - 1 belong to one request and stand at consecutive positions.
 struct RowGroup {
     int first, rows;
@@ -141,7 +180,8 @@ struct Sums {
     float *peaks, *totals;
     float* mixed;  // [entry][width]
 
-    static size_t floats(int entries, int width) { return size_t(entries) * (2 + width); }
+    // In whole lines of the cache: threads that work on two of them side by side then share none.
+    static size_t floats(int entries, int width) { return (size_t(entries) * (2 + width) + 15) / 16 * 16; }
     static Sums at(float* memory, int entries, int width) {
         float* scalars = memory + size_t(entries) * width;
         return {scalars, scalars + entries, memory};

@@ -17,6 +17,8 @@ class AttentionProducts {
     using Weight = bf16;
     using Session = Tiles;
     static constexpr int kEntries = kTileRows;
+    static constexpr int kPauseKeys = 16;                        // that are read between two of
+    static constexpr int kPauses = kChunkKeys / kPauseKeys + 1;  // the pauses of `read`, in which what comes next is asked for
 
     // rows: the queries of `count` entries.
     void begin(const AttentionShape& shape, const bf16* const* rows, int count) {
@@ -36,18 +38,19 @@ class AttentionProducts {
     }
 
     // Values that are not there are zeros. A key that is not there may be read where it shares a block with one that is: its
-    // scores are hidden. Meanwhile the chunk that comes next is asked for.
-    void read(const AttentionInputs<bf16, E>& inputs, const KeyRange& range, const KeyRange& next) {
-        fetch(inputs, next);
+    // scores are hidden.
+    void read(const AttentionInputs<bf16, E>& inputs, const KeyRange& range, ReadAhead& ahead) {
         const E* values[kChunkKeys];
         std::fill_n(values, kChunkKeys, nothing_.data());
         std::fill_n(keys_, kKeyTiles, nullptr);
         range.for_blocks(*shape_, [&](int first, int count, size_t index) {
             for (int i = first; i < first + count; ++i, ++index) {
+                if (i % kPauseKeys == 0) ahead.ask();
                 values[i] = inputs.values + index * shape_->head_dim;
                 read_key(i, inputs.keys + index * shape_->head_dim);
             }
         });
+        ahead.ask();
         pack_values(values);
     }
 
@@ -110,19 +113,6 @@ class AttentionProducts {
 
     // gcc does not know that the instructions on tiles read and write memory.
     static void written() { asm volatile("" : : : "memory"); }
-
-    // Asks for a chunk's keys and values, so that they are near when it comes to be read.
-    void fetch(const AttentionInputs<bf16, E>& inputs, const KeyRange& range) const {
-        range.for_blocks(*shape_, [&](int, int count, size_t index) {
-            const char* keys = reinterpret_cast<const char*>(inputs.keys + index * shape_->head_dim);
-            const char* values = reinterpret_cast<const char*>(inputs.values + index * shape_->head_dim);
-            const size_t bytes = size_t(count) * shape_->head_dim * sizeof(E);
-            for (size_t at = 0; at < bytes; at += 64) {
-                fetch_line(keys + at);
-                fetch_line(values + at);
-            }
-        });
-    }
 
     // Sixteen codes, of which `count` are there, the others zero, as fp32 bits: their upper halves are bf16.
     static VecU code_bits(const Code* codes) { return reinterpret_cast<VecU>(load(codes)); }

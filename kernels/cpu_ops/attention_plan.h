@@ -55,10 +55,22 @@ struct AttentionPlan {
             }
         }
         sums_.at_least(floats);
+        if (int(slices.size()) <= kFewSlices * threads) {  // the longest first, so that threads end together
+            const auto length = [&](const AttentionSlice& slice) { return keys(slice, positions, shape); };
+            std::sort(slices.begin(), slices.end(), [&](const AttentionSlice& a, const AttentionSlice& b) {
+                return length(a) > length(b);
+            });
+        }
     }
 
   private:
     static constexpr double kSmall = 1500.0;  // some microseconds
+    static constexpr int kFewSlices = 8;      // a thread
+
+    static int keys(const AttentionSlice& slice, const int64_t* positions, const AttentionShape& shape) {
+        const int position = int(positions[slice.rows.first]), end = position + slice.rows.rows;
+        return std::min(end, (slice.last + 1) * kSplitKeys) - std::max(shape.first_key(position), slice.first * kSplitKeys);
+    }
 
     // In products of one entry with one key; reading a key counts as four.
     static double cost(const RowGroup& rows, const int64_t* positions, const AttentionShape& shape) {

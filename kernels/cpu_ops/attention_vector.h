@@ -121,6 +121,7 @@ class VectorProducts {
         Session() {}
     };
     static constexpr int kEntries = kTileRowsTogether;
+    static constexpr int kPauses = 2 * kChunkKeys / kLanes;  // of `read`, in which what comes next is asked for
 
     // rows: the queries of `count` entries.
     void begin(const AttentionShape& shape, const T* const* rows, int count) {
@@ -139,22 +140,21 @@ class VectorProducts {
     }
 
     // Values that are not there are zeros; what is held for keys that are not there may be anything.
-    // Meanwhile those of the chunk that comes next are asked for.
-    void read(const AttentionInputs<T, E>& inputs, const KeyRange& range, const KeyRange& next) {
+    void read(const AttentionInputs<T, E>& inputs, const KeyRange& range, ReadAhead& ahead) {
         const char *keys[kChunkKeys], *values[kChunkKeys];
         locate(inputs, range, keys, values);
         begin_ = range.begin(), end_ = range.end();
         const int bytes = shape_->head_dim * int(sizeof(E));
         for (int i = begin_ / kLanes * kLanes; i < end_; i += kLanes) {
-            fetch(inputs.keys, next.part(i, kLanes));
+            ahead.ask();
             Word* target = keys_.data() + i;
             for_transposed(keys + i, bytes, [=](int w, VecU words) { put_keys(target, w, words); });
         }
-        Word* target = values_.data();
-        for (int i = begin_ / kLanes * kLanes; i < end_; i += kLanes) {
-            fetch(inputs.values, next.part(i, kLanes));
-            for (int j = i; j < i + kLanes; j += Unit::kNumbers)
-                put_values(target + size_t(j / Unit::kNumbers) * width_, values + j);
+        const int end = end_, width = width_, head_dim = shape_->head_dim;
+        Word* target = values_.data() + size_t(begin_ / kLanes * kLanes / Unit::kNumbers) * width;
+        for (int i = begin_ / kLanes * kLanes; i < end; i += kLanes) {
+            ahead.ask();
+            for (int j = i; j < i + kLanes; j += Unit::kNumbers, target += width) put_values(target, values + j, head_dim);
         }
     }
 
@@ -209,15 +209,6 @@ class VectorProducts {
         });
     }
 
-    // Asks for a chunk's vectors, so that they are near when they come to be read.
-    void fetch(const E* vectors, const KeyRange& range) const {
-        range.for_blocks(*shape_, [&](int, int count, size_t index) {
-            const char* begin = reinterpret_cast<const char*>(vectors + index * shape_->head_dim);
-            const char* end = begin + size_t(count) * shape_->head_dim * sizeof(E);
-            for (; begin < end; begin += 64) fetch_line(begin);
-        });
-    }
-
     // Word w of kLanes keys, as it stands in memory, to as many words as it makes here.
     static void put_keys(Word* target, int w, VecU words) {
         const auto put = [=](int step, VecU made) { store_words(target + size_t(step) * kChunkKeys, made); };
@@ -242,26 +233,26 @@ class VectorProducts {
     }
 
     // The values of one key, or of two in turns.
-    void put_values(Word* target, const char* const* rows) const {
+    static void put_values(Word* target, const char* const* rows, int head_dim) {
         const E* even = reinterpret_cast<const E*>(rows[0]);
         if constexpr (Unit::kNumbers == 1) {
-            for_lanes(shape_->head_dim, [&](int d, auto load_at, auto) {
+            for_lanes(head_dim, [&](int d, auto load_at, auto) {
                 store_words(target + d, reinterpret_cast<VecU>(load_at(even + d)));
             });
         } else {
-            put_pairs(target, even, reinterpret_cast<const E*>(rows[1]));
+            put_pairs(target, even, reinterpret_cast<const E*>(rows[1]), head_dim);
         }
     }
 
 #ifdef PIZARRA_PAIRS
-    void put_pairs(Word* target, const Code* even, const Code* odd) const {
-        for_lanes(shape_->head_dim, [&](int d, auto load_at, auto) {
+    static void put_pairs(Word* target, const Code* even, const Code* odd, int head_dim) {
+        for_lanes(head_dim, [&](int d, auto load_at, auto) {
             const VecU low = reinterpret_cast<VecU>(load_at(even + d)), high = reinterpret_cast<VecU>(load_at(odd + d));
             store_words(target + d, (low >> 16) | high);
         });
     }
 
-    void put_pairs(Word* target, const bf16* even, const bf16* odd) const {
+    static void put_pairs(Word* target, const bf16* even, const bf16* odd, int head_dim) {
         __m512i first_half, second_half;  // of two rows, their values in turns
         {
             alignas(64) uint16_t order[2][2 * kLanes];
@@ -271,8 +262,8 @@ class VectorProducts {
             }
             first_half = _mm512_load_si512(order[0]), second_half = _mm512_load_si512(order[1]);
         }
-        for (int d = 0; d < shape_->head_dim; d += 2 * kLanes) {
-            const int rest = shape_->head_dim - d;
+        for (int d = 0; d < head_dim; d += 2 * kLanes) {
+            const int rest = head_dim - d;
             const __mmask32 there = rest < 2 * kLanes ? (__mmask32(1) << rest) - 1 : ~__mmask32(0);
             const __m512i low = _mm512_maskz_loadu_epi16(there, even + d), high = _mm512_maskz_loadu_epi16(there, odd + d);
             _mm512_storeu_si512(target + d, _mm512_permutex2var_epi16(low, first_half, high));

@@ -82,7 +82,7 @@ inline Vec gelu(Vec x) {
 
 template <typename T, typename Activation>
 void gated(T* out, const T* gate_up, int rows, int inner, const Activation& activation) {
-    for_rows(rows, row_ns(inner, 4), [&](int row) {
+    for_rows(rows, row_ns(inner, 5), [&](int row) {
         const T *gate = gate_up + size_t(row) * 2 * inner, *up = gate + inner;
         T* target = out + size_t(row) * inner;
         for_lanes(inner, [&](int i, auto load_at, auto store_at) {

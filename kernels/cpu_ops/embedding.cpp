@@ -1,4 +1,4 @@
-// Rows picked from a table: of an embedding, or of the hidden states whose tokens are wanted.
+// Rows picked from a table, of an embedding or of the hidden states whose tokens are wanted; and rows placed in a wider one.
 #include <cstring>
 
 #include "packed.h"
@@ -9,12 +9,27 @@ namespace {
 
 constexpr size_t kSliceBytes = 32 << 10;  // of rows that one claimed slice copies, one row at least
 
+// body(i) for `count` rows of `bytes` bytes.
+template <typename Body>
+void for_copies(int count, size_t bytes, const Body& body) {
+    const int together = int(kSliceBytes / (bytes + 1)) + 1;
+    Pool::instance().run((count + together - 1) / together, [&](int slice) {
+        for (int i = slice * together; i < count && i < (slice + 1) * together; ++i) body(i);
+    });
+}
+
 template <typename T>
 void gather(T* out, const T* table, const int64_t* rows, int count, int width, int ldo, int ldt) {
-    const int together = int(kSliceBytes / (sizeof(T) * width + 1)) + 1;
-    Pool::instance().run((count + together - 1) / together, [&](int slice) {
-        for (int i = slice * together; i < count && i < (slice + 1) * together; ++i)
-            std::memcpy(out + size_t(i) * ldo, table + size_t(rows[i]) * ldt, sizeof(T) * width);
+    for_copies(count, sizeof(T) * width, [&](int i) {
+        std::memcpy(out + size_t(i) * ldo, table + size_t(rows[i]) * ldt, sizeof(T) * width);
+    });
+}
+
+// out: from the column on.
+template <typename T>
+void scatter(T* out, const T* x, const int64_t* rows, int count, int width, int ldo, int ldx) {
+    for_copies(count, sizeof(T) * width, [&](int i) {
+        if (rows[i] >= 0) std::memcpy(out + size_t(rows[i]) * ldo, x + size_t(i) * ldx, sizeof(T) * width);
     });
 }
 
@@ -23,4 +38,6 @@ void gather(T* out, const T* table, const int64_t* rows, int count, int width, i
 extern "C" {
 PACKED(pz_gather_bf16, gather<bf16>)
 PACKED(pz_gather_fp32, gather<float>)
+PACKED(pz_scatter_bf16, scatter<bf16>)
+PACKED(pz_scatter_fp32, scatter<float>)
 }

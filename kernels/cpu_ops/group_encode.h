@@ -3,24 +3,22 @@
 #include <vector>
 
 #include "group_tiles.h"
+#include "scratch.h"
 
 namespace group_words {
 
-constexpr int kPiece = 128;                  // inputs at most: so many products of 16 bits and 8-bit codes fit 32 bits
-constexpr int kRows = kLanes == 16 ? 8 : 4;  // that are multiplied together: their sums stay in registers
+constexpr int kPiece = 128;  // inputs at most: so many products of 16 bits and 8-bit codes fit 32 bits
 
 typedef int16_t VecS __attribute__((vector_size(2 * kLanes)));
 
-// Activations as integers times a power of two. kRows rows lie together, or so many as there are, `apart` of them:
-// numbers [pair of inputs][row][2], and for each piece [its scale, its sum][row].
+// Activations as integers times a power of two: each row's numbers, a pair of inputs in 32 bits, and for each of its pieces
+// the power and the sum of the piece's activations.
 struct Encoded {
     int32_t* pairs;
     float* factors;
-    size_t apart, tile_pairs, tile_factors;
+    size_t row_pairs, row_factors;  // from row to row
 
-    Encoded tile(int number) const {
-        return {pairs + number * tile_pairs, factors + number * tile_factors, apart, tile_pairs, tile_factors};
-    }
+    Encoded from(int row) const { return {pairs + row * row_pairs, factors + row * row_factors, row_pairs, row_factors}; }
 };
 
 // How a weight's inputs fall into pieces. Each belongs to one group.
@@ -78,9 +76,9 @@ class PieceBlock {
     }
     const bf16* end() const { return end_; }
 
-    // Numbers below 2^15 to `pairs`, the power of two that each piece lacks and the sum of its activations to `factors`. A NaN
-    // or an infinity spoils its whole piece.
-    int32_t* encode(int32_t* pairs, float* factors, size_t apart) const {
+    // Numbers below 2^15 to `numbers`, the power of two that each piece lacks and the sum of its activations to `factors`. A
+    // NaN or an infinity spoils its whole piece, through that power. Returns where the numbers end.
+    int16_t* encode(int16_t* numbers, float* factors) const {
         VecI tops[kLanes] = {}, sums[kLanes] = {};
         for (int i = 0; i < count_; ++i) tops[reversed(i)] = largest(begins_[i], sizes_[i]);
         VecI exponents = fold_lanes(tops, [](VecI a, VecI b) { return a > b ? a : b; }) >> 23;
@@ -88,20 +86,27 @@ class PieceBlock {
         const Vec up = reinterpret_cast<Vec>((254 + 14 - exponents) << 23);
         const VecI nan = VecI{} + 0x7fc00000;
         const Vec down = reinterpret_cast<Vec>(exponents < 255 ? (exponents - 14) << 23 : nan);
-        for (int i = 0; i < count_; ++i) {
-            int32_t numbers[kPiece / 2] = {};
-            if (exponents[i] < 255)
-                sums[reversed(i)] = round(begins_[i], sizes_[i], up[i], reinterpret_cast<int16_t*>(numbers));
-            for (int k = 0; k < sizes_[i] / 2; ++k, pairs += apart) *pairs = numbers[k];
-        }
+        float ups[kLanes], downs[kLanes], owns[kLanes];
+        store(ups, up);
+        for (int i = 0; i < count_; numbers += sizes_[i++]) sums[reversed(i)] = round(begins_[i], sizes_[i], ups[i], numbers);
         const VecI added = fold_lanes(sums, [](VecI a, VecI b) { return a + b; });
-        const Vec own = __builtin_convertvector(added, Vec) * down;
-        for (int i = 0; i < count_; ++i, factors += 2 * apart) factors[0] = down[i], factors[apart] = own[i];
-        return pairs;
+        store(downs, down);
+        store(owns, __builtin_convertvector(added, Vec) * down);
+        for (int i = 0; i < count_; ++i, factors += 2) factors[0] = downs[i], factors[1] = owns[i];
+        return numbers;
     }
 
   private:
     static VecI largest(const bf16* x, int count) {
+#if defined(__AVX512BW__)
+        if (count % (2 * kLanes) == 0) {
+            __m512i top = _mm512_setzero_si512();
+            for (int i = 0; i < count; i += 2 * kLanes)
+                top = _mm512_max_epu16(top, _mm512_and_si512(_mm512_loadu_si512(x + i), _mm512_set1_epi16(0x7fff)));
+            const __m512i odd = _mm512_and_si512(top, _mm512_set1_epi32(0x7fff0000));
+            return reinterpret_cast<VecI>(_mm512_max_epi32(_mm512_slli_epi32(top, 16), odd));
+        }
+#endif
         VecI top{};
         for (int i = 0; i < count; i += kLanes) {
             const VecI magnitude = reinterpret_cast<VecI>(load(x + i)) & 0x7fffffff;
@@ -111,7 +116,23 @@ class PieceBlock {
     }
 
     static VecI round(const bf16* x, int count, float factor, int16_t* to) {
-        const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+        const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, which the lowest bits then hold
+#if defined(__AVX512BW__)
+        if (count % (2 * kLanes) == 0) {
+            __m512i sums = _mm512_setzero_si512();
+            for (int i = 0; i < count; i += 2 * kLanes) {
+                const __m512i both = _mm512_loadu_si512(x + i);
+                const Vec low = reinterpret_cast<Vec>(_mm512_slli_epi32(both, 16));
+                const Vec high = reinterpret_cast<Vec>(_mm512_and_si512(both, _mm512_set1_epi32(int(0xffff0000))));
+                const auto even = reinterpret_cast<__m512i>(fma(low, splat(factor), magic));
+                const auto odd = reinterpret_cast<__m512i>(fma(high, splat(factor), magic));
+                const __m512i numbers = _mm512_mask_blend_epi16(0xaaaaaaaa, even, _mm512_slli_epi32(odd, 16));
+                _mm512_storeu_si512(to + i, numbers);
+                sums = _mm512_add_epi32(sums, _mm512_madd_epi16(numbers, _mm512_set1_epi16(1)));
+            }
+            return reinterpret_cast<VecI>(sums);
+        }
+#endif
         VecI added{};
         for (int i = 0; i < count; i += kLanes) {
             const VecI whole = reinterpret_cast<VecI>(load(x + i) * factor + magic) - reinterpret_cast<VecI>(magic);
@@ -137,12 +158,11 @@ inline void encode_row(const GroupProduct& product, const Pieces& pieces, int m,
         arrange_row(copy.data(), row, weight);
         row = copy.data();
     }
-    const Encoded tile = to.tile(m / kRows);
-    int32_t* pairs = tile.pairs + m % kRows;
-    float* factors = tile.factors + m % kRows;
-    for (int piece = 0; piece < pieces.count; piece += kLanes, factors += 2 * kLanes * to.apart) {
+    const Encoded own = to.from(m);
+    int16_t* numbers = reinterpret_cast<int16_t*>(own.pairs);
+    for (int piece = 0; piece < pieces.count; piece += kLanes) {
         const PieceBlock block(row, pieces, piece);
-        pairs = block.encode(pairs, factors, to.apart);
+        numbers = block.encode(numbers, own.factors + 2 * piece);
         row = block.end();
     }
 }

@@ -57,6 +57,11 @@ inline Vec widen_fp16(VecH half) {
     return reinterpret_cast<Vec>(reinterpret_cast<VecU>(magnitude) | ((word & 0x8000u) << 16));
 #endif
 }
+inline Vec load_fp16(const uint16_t* p) {
+    VecH half;
+    std::memcpy(&half, p, sizeof half);
+    return widen_fp16(half);
+}
 
 #if defined(__AVX512F__)  // spelled out: gcc widens bytes one by one
 inline Vec load_bytes(const int8_t* p) {
@@ -126,9 +131,7 @@ class ScaleReader {
     Vec load_scale(const void* values, size_t at) const {
         if (weight_.scale_type == kScaleFp32) return load(static_cast<const float*>(values) + at);
         if (weight_.scale_type == kScaleBf16) return load(static_cast<const bf16*>(values) + at);
-        VecH half;
-        std::memcpy(&half, static_cast<const uint16_t*>(values) + at, sizeof half);
-        return widen_fp16(half);
+        return load_fp16(static_cast<const uint16_t*>(values) + at);
     }
 
     const GroupWeight& weight_;
@@ -165,15 +168,15 @@ struct GroupProduct {
         return result;
     }
 
-    // Sums [count][kParts] of a panel, bias added, to rows of the result.
-    void finish(int row, int count, int panel, const Vec* sums) const {
+    // Sums of a panel, `apart` vectors from row to row, bias added, to rows of the result.
+    void finish(int row, int count, int panel, const Vec* sums, int apart = kParts) const {
         Vec shift[kParts] = {};
         if (bias) add_bias(panel, shift);
         const size_t first = row * ldo + size_t(panel) * kPanel;
         if (out_halves)
-            store_rows(static_cast<bf16*>(out) + first, count, weight.outputs_of(panel), sums, shift);
+            store_rows(static_cast<bf16*>(out) + first, count, weight.outputs_of(panel), sums, apart, shift);
         else
-            store_rows(static_cast<float*>(out) + first, count, weight.outputs_of(panel), sums, shift);
+            store_rows(static_cast<float*>(out) + first, count, weight.outputs_of(panel), sums, apart, shift);
     }
 
   private:
@@ -189,8 +192,8 @@ struct GroupProduct {
     }
 
     template <typename Out>
-    void store_rows(Out* target, int count, int outputs, const Vec* sums, const Vec* shift) const {
-        for (int m = 0; m < count; ++m, target += ldo, sums += kParts) {
+    void store_rows(Out* target, int count, int outputs, const Vec* sums, int apart, const Vec* shift) const {
+        for (int m = 0; m < count; ++m, target += ldo, sums += apart) {
             for (int p = 0; p < kParts; ++p) {
                 if (outputs == kPanel)
                     store_result(target + p * kLanes, sums[p] + shift[p]);

@@ -5,6 +5,10 @@
 // rounded off before. Integer sums are exact; a piece's scale, and its minimum times the sum of its activations, follow in
 // fp32, piece by piece. A row goes through the same operations in the same order wherever it stands.
 #pragma once
+#include <array>
+#include <atomic>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "group_encode.h"
@@ -15,8 +19,11 @@ namespace group_words {
 constexpr int kVectors = 2;                  // of sums a row: two panels with AVX-512, otherwise one
 constexpr int kPanels = kVectors / kParts;   // that are worked on together
 constexpr int kStep = 8;                     // inputs
+constexpr int kRows = kLanes == 16 ? 8 : 4;  // most that are multiplied together: their sums stay in registers
 constexpr int kLongRows = 32;                // from which on a slice takes so long that more of them share it out better
 constexpr int kSlicesOfLong = 8;             // a thread
+constexpr int kOwnRows = 16;                 // up to which each thread encodes all rows for itself: that is done sooner than
+                                             // lines of the cache move from one core to the other
 constexpr size_t kBlockBytes = 384 << 10;    // of activations that stay in the second-level cache
 constexpr size_t kNearBytes = 64 << 10;      // of the next panel that are asked for while the present one is worked on
 constexpr size_t kAheadBytes = 2048;         // along a panel that is too long for that
@@ -83,112 +90,195 @@ struct FromCodes {
     }
 };
 
-// totals[m][v] += the product of R rows with some panels. scales: of the panels, [panel][group].
-template <int R, int Bits>
+// Scales and minima of some panels, group by group, as they were read into memory, [panel][group].
+struct ReadScales {
+    const PanelScale* group;
+    size_t groups;
+
+    void get(Vec* scale, Vec* minimum) const {
+        for (int v = 0; v < kVectors; ++v) {
+            const PanelScale& read = group[v / kParts * groups];
+            scale[v] = read.scale[v % kParts], minimum[v] = read.minimum[v % kParts];
+        }
+    }
+    void next() { ++group; }
+};
+
+// The same straight from the weight, where they are fp16 and there is no more to them than minima, or one zero.
+struct HalfScales {
+    const uint16_t *scales, *minima;
+    size_t panel;     // how far one lies from the next
+    ptrdiff_t ahead;  // the distance of what is asked for meanwhile
+    float zero;
+
+    static bool fit(const GroupWeight& weight) {
+        return weight.scale_type == kScaleFp16 && !weight.zero && !weight.sub_scale && weight.sub_groups == 1;
+    }
+    HalfScales(const GroupWeight& weight, int first, int next, bool both)
+        : scales(static_cast<const uint16_t*>(weight.scale)), minima(static_cast<const uint16_t*>(weight.minimum)),
+          panel(size_t(weight.groups()) * kPanel), ahead((next - first) * ptrdiff_t(panel)),
+          zero(-float(weight.constant_zero)) {
+        scales += first * panel;
+        if (minima) minima += first * panel;
+        if (!both) panel = 0;
+    }
+
+    // Asks for those of the next panels too: a few at a time, between the codes, hold nothing up.
+    void get(Vec* scale, Vec* minimum) const {
+        for (int v = 0; v < kVectors; ++v) {
+            const size_t at = v / kParts * panel + v % kParts * kLanes;
+            scale[v] = load_fp16(scales + at);
+            minimum[v] = minima ? load_fp16(minima + at) : scale[v] * zero;
+        }
+        for (int i = 0; i < kPanels; ++i) {
+            __builtin_prefetch(scales + i * panel + ahead);
+            if (minima) __builtin_prefetch(minima + i * panel + ahead);
+        }
+    }
+    void next() {
+        scales += kPanel;
+        if (minima) minima += kPanel;
+    }
+};
+
+// Where rows that lie `apart` bytes from each other are, in few registers: a row's place is the sum of two of them, one times
+// 2 or not, which an instruction makes on its own.
+struct RowPlaces {
+    const char *low, *high;  // the first row and the fifth
+    ptrdiff_t apart, thrice;
+
+    template <typename T>
+    RowPlaces(const T* first, size_t distance, int rows)
+        : low(reinterpret_cast<const char*>(first)), apart(ptrdiff_t(distance * sizeof(T))), thrice(3 * apart) {
+#if defined(__GNUC__)
+        asm("" : "+r"(thrice));  // or else it works out every row's place for itself
+#endif
+        high = low + (rows > 4 ? 4 * apart : 0);
+    }
+
+    template <typename T>
+    T at(int row) const {
+        const char* base = row < 4 ? low : high;
+        const int rest = row % 4;
+        T value;
+        std::memcpy(&value, base + (rest == 3 ? thrice : rest * apart), sizeof value);
+        return value;
+    }
+    void forward(ptrdiff_t bytes) { low += bytes, high += bytes; }
+};
+
+// totals[m][v] += the product of R rows with some panels.
+template <int R, int Bits, typename Scales>
 __attribute__((noinline)) void add_pieces(
-    const Pieces& pieces, FromCodes<Bits> codes, const PanelScale* scales, size_t groups, Encoded rows, Vec* totals) {
+    const Pieces& pieces, FromCodes<Bits> codes, Scales scales, Encoded rows, Vec* totals) {
     const int inputs = pieces.inputs, group_size = pieces.group_size;
-    for (int end = group_size, begin = 0; begin < inputs; begin = end, end = std::min(end + group_size, inputs), ++scales) {
+    RowPlaces pairs(rows.pairs, rows.row_pairs, R), factors(rows.factors, rows.row_factors, R);
+    for (int end = group_size, begin = 0; begin < inputs; begin = end, end = std::min(end + group_size, inputs)) {
         for (int left = end - begin; left > 0; left -= kPiece) {
             VecI sums[R][kVectors] = {};
             for (int inside = std::min(left, kPiece); inside > 0; inside -= kStep, codes.next()) {
 #pragma GCC unroll 4
-                for (int j = 0; j < kStep / 2; ++j, rows.pairs += rows.apart) {
+                for (int j = 0; j < kStep / 2; ++j, pairs.forward(sizeof(int32_t))) {
                     VecI words[kVectors];
 #pragma GCC unroll 2
                     for (int v = 0; v < kVectors; ++v) words[v] = codes.words(v, j);
 #pragma GCC unroll 8
                     for (int m = 0; m < R; ++m) {
-                        const VecI pair = VecI{} + rows.pairs[m];
+                        const VecI pair = VecI{} + pairs.at<int32_t>(m);
 #pragma GCC unroll 2
                         for (int v = 0; v < kVectors; ++v) sums[m][v] = dot(sums[m][v], words[v], pair);
                     }
                 }
             }
+            Vec scale[kVectors], minimum[kVectors];
+            scales.get(scale, minimum);
 #pragma GCC unroll 8
             for (int m = 0; m < R; ++m) {
-                const Vec factor = splat(rows.factors[m]), own = splat(rows.factors[rows.apart + m]);
+                const auto [power, added] = factors.at<std::array<float, 2>>(m);
+                const Vec factor = splat(power), own = splat(added);
 #pragma GCC unroll 2
                 for (int v = 0; v < kVectors; ++v) {
-                    const PanelScale& group = scales[v / kParts * groups];
                     Vec& sum = totals[m * kVectors + v];
-                    const Vec with_minimum = fma(own, group.minimum[v % kParts], sum);
-                    sum = fma(__builtin_convertvector(sums[m][v], Vec) * factor, group.scale[v % kParts], with_minimum);
+                    const Vec with_minimum = fma(own, minimum[v], sum);
+                    sum = fma(__builtin_convertvector(sums[m][v], Vec) * factor, scale[v], with_minimum);
                 }
             }
-            rows.factors += 2 * rows.apart;
+            factors.forward(2 * sizeof(float));
+            asm volatile("" ::: "memory");  // else totals are kept in registers that the sums need
         }
+        scales.next();
     }
 }
 
 // What a thread works in.
 struct Workspace {
     std::vector<PanelScale> scales;
-    std::vector<Vec> totals, results;
+    std::vector<Vec> totals;
 };
 
 // What one block of rows multiplies.
 class Product {
   public:
-    Product(const GroupProduct& part, const Encoded& rows)
-        : part_(part), weight_(part.weight), pieces_(part.weight), rows_(rows), groups_(part.weight.groups()) {}
+    Product(const GroupProduct& part, const Pieces& pieces, const Encoded& rows)
+        : part_(part), weight_(part.weight), pieces_(pieces), rows_(rows), groups_(part.weight.groups()) {}
 
     // Panels `first` to `last`. What this thread goes on with is likely to begin at panel `then`.
-    template <int Bits>
     void multiply(int first, int last, int then) const {
+        const bool halves = HalfScales::fit(weight_);
+        if (weight_.bits == 4)
+            halves ? multiply_by<4, HalfScales>(first, last, then) : multiply_by<4, ReadScales>(first, last, then);
+        else
+            halves ? multiply_by<8, HalfScales>(first, last, then) : multiply_by<8, ReadScales>(first, last, then);
+    }
+
+  private:
+    template <int Bits, typename Scales>
+    void multiply_by(int first, int last, int then) const {
         static thread_local Workspace work;
-        work.scales.resize(kPanels * groups_);
-        work.totals.resize(size_t(part_.rows + kRows) * kVectors);
-        work.results.resize(size_t(part_.rows) * kParts);
-        const ScaleReader scales(weight_, 0.0f);
+        work.totals.resize(size_t(part_.rows) * kVectors);
         const size_t bytes = weight_.panel_bytes();
         for (int panel = first; panel < last; panel += kPanels) {
             const bool both = panel + kPanels <= last;
             const int next = panel + kPanels < last ? panel + kPanels : then;
-            for (int i = 0; i < kPanels; ++i)
-                scales.read(both ? panel + i : panel, work.scales.data() + i * groups_, next + i);
             std::fill(work.totals.begin(), work.totals.end(), Vec{});
             const uint8_t* codes = weight_.codes + panel * bytes;
             const FromCodes<Bits> source{
                 codes, both ? bytes : 0, bytes > kNearBytes ? ptrdiff_t(kAheadBytes) : (next - panel) * ptrdiff_t(bytes)};
-            all_rows(source, work);
-            for (int i = 0; i < (both ? kPanels : 1); ++i) finish(panel + i, i, work);
+            if constexpr (std::is_same_v<Scales, HalfScales>)
+                all_rows(source, HalfScales(weight_, panel, next, both), work.totals.data());
+            else
+                all_rows(source, read_scales(panel, next, both, work), work.totals.data());
+            for (int i = 0; i < (both ? kPanels : 1); ++i)
+                part_.finish(0, part_.rows, panel + i, work.totals.data() + i * kParts, kVectors);
         }
     }
 
-  private:
-    // Codes are expanded anew for each tile of rows: that costs less than keeping them expanded.
-    template <int Bits>
-    void all_rows(const FromCodes<Bits>& codes, Workspace& work) const {
-        int m = 0;
-        for (; m + kRows <= part_.rows; m += kRows) add<kRows>(codes, m, work);
-        const int left = part_.rows - m;
-        if (left > 4)
-            add<kRows>(codes, m, work);
-        else if (left > 2)
-            add<4>(codes, m, work);
-        else if (left == 2)
-            add<2>(codes, m, work);
-        else if (left == 1)
-            add<1>(codes, m, work);
+    ReadScales read_scales(int panel, int next, bool both, Workspace& work) const {
+        const ScaleReader scales(weight_, 0.0f);
+        work.scales.resize(kPanels * groups_);
+        for (int i = 0; i < kPanels; ++i)
+            scales.read(both ? panel + i : panel, work.scales.data() + i * groups_, next + i);
+        return {work.scales.data(), groups_};
     }
 
-    template <int R, int Bits>
-    void add(const FromCodes<Bits>& codes, int row, Workspace& work) const {
-        Vec* totals = work.totals.data() + row * kVectors;
-        add_pieces<R>(pieces_, codes, work.scales.data(), groups_, rows_.tile(row / kRows), totals);
-    }
-
-    void finish(int panel, int which, Workspace& work) const {
-        for (int m = 0; m < part_.rows; ++m)
-            for (int p = 0; p < kParts; ++p) work.results[m * kParts + p] = work.totals[m * kVectors + which * kParts + p];
-        part_.finish(0, part_.rows, panel, work.results.data());
+    // In tiles of about the same number of rows. Codes are expanded anew for each: that costs less than keeping them expanded.
+    template <int Bits, typename Scales>
+    void all_rows(const FromCodes<Bits>& codes, const Scales& scales, Vec* totals) const {
+        using Add = void (*)(const Pieces&, FromCodes<Bits>, Scales, Encoded, Vec*);
+        static constexpr auto kAdd = []<int... R>(std::integer_sequence<int, R...>) {
+            return std::array<Add, kRows>{add_pieces<R + 1, Bits, Scales>...};
+        }(std::make_integer_sequence<int, kRows>());
+        const int tiles = (part_.rows + kRows - 1) / kRows;
+        for (int tile = 0; tile < tiles; ++tile) {
+            const int begin = part_.rows * tile / tiles, end = part_.rows * (tile + 1) / tiles;
+            kAdd[end - begin - 1](pieces_, codes, scales, rows_.from(begin), totals + begin * kVectors);
+        }
     }
 
     const GroupProduct& part_;
     const GroupWeight& weight_;
-    const Pieces pieces_;
-    const Encoded& rows_;
+    const Pieces& pieces_;
+    const Encoded rows_;
     const size_t groups_;
 };
 
@@ -200,9 +290,39 @@ inline void fetch(const GroupWeight& weight, int panel) {
         for (int i = 0; i < kPanels; ++i) __builtin_prefetch(codes + i * bytes + line);
 }
 
+// Rows of activations as integers, in a thread's memory, which holds those of one product at a time.
+class EncodedRows {
+  public:
+    // Room for the rows of a product.
+    const Encoded& place(int rows, const Pieces& pieces) {
+        const size_t row_pairs = lines_apart(pieces.inputs / 2), row_factors = lines_apart(2 * pieces.count);
+        rows_ = {pairs_.at_least(rows * row_pairs), factors_.at_least(rows * row_factors), row_pairs, row_factors};
+        return rows_;
+    }
+
+    // All rows of the product with that number, unless they are there.
+    const Encoded& own(uint64_t number, const GroupProduct& part, const Pieces& pieces) {
+        if (number == number_) return rows_;
+        place(part.rows, pieces);
+        for (int m = 0; m < part.rows; ++m) encode_row(part, pieces, m, rows_);
+        number_ = number;
+        return rows_;
+    }
+
+  private:
+    // The distance of rows of `count` numbers of 32 bits: an odd number of lines of the cache, so that rows do not fall upon
+    // the same place of it.
+    static size_t lines_apart(size_t count) { return ((count + 15) / 16 | 1) * 16; }
+
+    Scratch<int32_t> pairs_;
+    Scratch<float> factors_;
+    Encoded rows_{};
+    uint64_t number_ = 0;
+};
+
 inline void multiply(const GroupProduct& product) {
-    static thread_local std::vector<int32_t> pairs;
-    static thread_local std::vector<float> factors;
+    static std::atomic<uint64_t> products{0};
+    static thread_local EncodedRows shared;
     const GroupWeight& weight = product.weight;
     const Pieces pieces(weight);
     const int padded = weight.padded_inputs(), panels = weight.panels();
@@ -213,25 +333,23 @@ inline void multiply(const GroupProduct& product) {
     const int block = std::max(64, int(kBlockBytes / sizeof(int16_t)) / padded / kRows * kRows);
     for (int first = 0; first < product.rows; first += block) {
         const GroupProduct part = product.part(first, std::min(block, product.rows - first));
-        const size_t tiles = (part.rows + kRows - 1) / kRows;
-        const size_t apart = part.rows <= 2 ? part.rows : part.rows <= 4 ? 4 : kRows;
-        const size_t tile_pairs = padded / 2 * apart, tile_factors = 2 * pieces.count * apart;
-        pairs.resize(tiles * tile_pairs);
-        factors.resize(tiles * tile_factors);
-        const Encoded rows{pairs.data(), factors.data(), apart, tile_pairs, tile_factors};
-        Pool::instance().run(int(tiles), [&](int tile) {  // whole ones: its rows share lines of the cache
-            for (int m = tile * kRows; m < std::min(part.rows, (tile + 1) * kRows); ++m) encode_row(part, pieces, m, rows);
+        const uint64_t number = products.fetch_add(1) + 1;
+        const bool each = part.rows <= kOwnRows;
+        const Encoded* all = each ? nullptr : &shared.place(part.rows, pieces);
+        const int shares = each ? 0 : std::min(part.rows, kSlicesOfLong * threads);
+        Pool::instance().run(shares, [&](int share) {
+            const int last = part.rows * (share + 1) / shares;
+            for (int m = part.rows * share / shares; m < last; ++m) encode_row(part, pieces, m, *all);
         });
-        const Product block_product(part, rows);
         Pool::instance().run(slices, [&](int slice) {
-            const auto edge = [&](int i) { return std::min(panels, kPanels * int(int64_t(steps) * i / slices)); };
+            static thread_local EncodedRows own;
+            const auto edge = [&](int i) {  // the longer ones first: threads then have as much of them in all
+                return std::min(panels, kPanels * int((int64_t(steps) * i + slices - 1) / slices));
+            };
             const int begin = edge(slice), end = edge(slice + 1);
             const int then = slice + threads < slices ? edge(slice + threads) : begin;
             if (slice < threads) fetch(weight, begin);
-            if (weight.bits == 4)
-                block_product.multiply<4>(begin, end, then);
-            else
-                block_product.multiply<8>(begin, end, then);
+            Product(part, pieces, each ? own.own(number, part, pieces) : *all).multiply(begin, end, then);
         });
     }
 }

@@ -17,7 +17,7 @@ from kernels.cpu_ops.binding import leaves, symbol, watch
 from kernels.ops import Ops
 from kernels.recording import Step
 
-MOST_TAPES = 64  # of some 30 KB each for 30 layers; chunks of prompts have many shapes
+MOST_TAPES = 512  # of some 30 KB each for 30 layers; chunks of prompts and verified drafts have many shapes
 NOT_IN_A_STEP = frozenset({"row_alignment", "prepare_group_quant"})
 
 

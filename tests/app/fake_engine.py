@@ -6,6 +6,11 @@ never stops by itself. `--mode` makes the load misbehave. What it does with requ
 it in the engine's log. Sample i begins i tokens later in the text. A log probability is minus the token's place,
 counted from 1; the alternatives follow at a distance of 1. A guided request is refused when its text says BAD, and
 ends, complete, after 7 tokens otherwise. An embedding has two numbers, (3, 4) / 5 for "last" and (4, 3) / 5 for "mean".
+
+It speculates unless the load options say "off": a request that says DRAFT, or is not adaptive, has three drafts (or as
+many as it asks for) verified with every token, of which it says that two were right; the text stays the same. PROPOSER
+OFF and PROPOSER ON in a prompt switch the proposer `suffix`. In the mode "lying" drafts change every second token, and
+in the mode "vague" so too, of an engine that promises the distribution only.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -28,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine import protocol
 from engine.core.outputs import Logprobs, RequestOutput, RequestSummary, RequestTiming
+from engine.core.speculation import DraftCounters
 from engine.vocab import load_vocab
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
 
@@ -45,11 +51,23 @@ class Running:
     index: int = 0
     sent: int = 0
     next_s: float = 0.0
+    counters: DraftCounters = field(default_factory=DraftCounters)
+
+    @property
+    def num_drafts(self) -> int:
+        """Of each step: none, unless it asks for them."""
+        wish = self.request.speculation
+        drafts = wish.enabled and ("DRAFT" in self.prompt or not wish.adaptive)
+        return (wish.num_speculative_tokens or 3) if drafts else 0
 
 
 class FakeEngine:
-    def __init__(self, connection: Connection, model: Path) -> None:
+    def __init__(self, connection: Connection, model: Path, mode: str, speculates: bool) -> None:
         self.connection = connection
+        self.mode = mode
+        self.speculates = self.enabled = speculates
+        self.proposer_off = ""
+        self.total = DraftCounters()
         self.vocab = load_vocab(model)
         self.text_ids = self.vocab.encode(TEXT)
         self.inbox: queue.SimpleQueue[protocol.ToEngine] = queue.SimpleQueue()
@@ -85,6 +103,9 @@ class FakeEngine:
                 prompt = self.vocab.decode(message.prompt_token_ids)
                 print(f"added {message.request_id} {message.sampling}", flush=True)
                 print(f"queued priority={message.priority} salt={message.cache_salt!r} n={message.n}", flush=True)
+                print(f"speculates {message.request_id} {message.speculation} trace={message.trace}", flush=True)
+                if switch := re.search("PROPOSER (OFF|ON)", prompt):
+                    self.proposer_off = "12 % of its drafts were right" if switch[1] == "OFF" else ""
                 text_ids = (
                     self.vocab.encode(said[1], parse_special=False)
                     if (said := re.search("SAY«(.*)»", prompt, re.DOTALL))
@@ -98,6 +119,9 @@ class FakeEngine:
                 self.send(protocol.StepOutputs([verdict]))
             case protocol.AbortRequest():
                 self.abort(message)
+            case protocol.SetSpeculation():
+                print(f"{message}", flush=True)
+                self.enabled = self.enabled if message.enabled is None else message.enabled
             case protocol.Drain():
                 self.draining = True
             case protocol.Shutdown():
@@ -136,6 +160,8 @@ class FakeEngine:
         reason = None
         if running.sent == len(text_ids) and not endless:
             token, reason = self.vocab.eos_token_ids[0], "stop"
+        if self.speculates and self.enabled and running.num_drafts:
+            token = self.verify(running, token)
         running.sent += 1
         self.generated += 1
         if token in sampling.stop_token_ids or (sampling.guided is not None and running.sent == 7 and not scripted):
@@ -147,6 +173,35 @@ class FakeEngine:
         row = RequestOutput(key[0], [token], index=running.index) if reason is None else None
         row = row or self.last_row(running, [token], reason or "")
         return self.with_logprobs(row, running)
+
+    def verify(self, running: Running, token: int) -> int:
+        """Counts a draft, tells of it where a trace is wanted, and returns the token that comes of it."""
+        count = running.num_drafts
+        accepted = min(2, count)
+        for counters in (self.total, running.counters):
+            counters.observe(count, accepted)
+            counters.draft_s += 0.001
+            counters.verify_s += 0.002
+        if running.request.trace:
+            draft = protocol.VerifiedDraft(
+                request_id=running.request.request_id,
+                index=running.index,
+                step=self.generated,
+                t_s=time.time(),
+                position=len(running.request.prompt_token_ids) + running.sent,
+                proposer="suffix",
+                draft_token_ids=[token] * count,
+                num_accepted=accepted,
+                token_ids=[token] * (accepted + 1),
+                draft_ms=1.0,
+                verify_ms=2.0,
+                num_requests=len(self.running),
+                p=[0.5] * count,
+                q=[1.0] * count,
+            )
+            self.send(protocol.StepTrace([draft]))
+        lies = self.mode in ("lying", "vague") and running.sent % 2 == 1
+        return token + 1 if lies else token
 
     def with_logprobs(self, row: RequestOutput, running: Running) -> RequestOutput:
         sampling, prompt = running.request.sampling, running.request.prompt_token_ids
@@ -162,6 +217,7 @@ class FakeEngine:
             num_output_tokens=running.sent,
             num_cached_tokens=16 if running.request.cache_salt else 0,
             seed=7 if running.request.sampling.seed is None else running.request.sampling.seed,
+            **asdict(running.counters),
             timing=RequestTiming(queue_s=0.001),
         )
         return RequestOutput(running.request.request_id, token_ids, reason, None, summary, index=running.index)
@@ -184,8 +240,33 @@ class FakeEngine:
                 preemptions_total=0,
                 steps_total=self.generated,
                 step_s_total=0.0,
+                drafts_total=self.total.drafts,
+                drafted_total=self.total.drafted,
+                accepted_total=self.total.accepted,
+                accepted_per_position_total=self.total.accepted_per_position,
+                drafted_per_position_total=self.total.drafted_per_position,
+                draft_s_total=self.total.draft_s,
+                verify_s_total=self.total.verify_s,
+                speculation_enabled=self.enabled,
+                speculation_gain=1.25 if self.total.drafts else None,
+                proposers=self.proposers() if self.speculates else [],
             )
         )
+
+    def proposers(self) -> list[protocol.ProposerStats]:
+        """`suffix` has made all drafts."""
+        suffix = protocol.ProposerStats(
+            "suffix",
+            self.total.drafts,
+            self.total.drafted,
+            self.total.accepted,
+            self.total.accepted_per_position,
+            self.total.drafted_per_position,
+            self.total.draft_s,
+            "off" if self.proposer_off else "on",
+            self.proposer_off,
+        )
+        return [protocol.ProposerStats("ngram"), suffix]
 
 
 def some_logprobs(token_ids: list[int], place: int, count: int) -> Logprobs:
@@ -197,7 +278,7 @@ def some_logprobs(token_ids: list[int], place: int, count: int) -> Logprobs:
     )
 
 
-def load(connection: Connection, mode: str) -> None:
+def load(connection: Connection, mode: str, speculates: bool) -> None:
     """The load, as `mode` wants it to go."""
 
     def send(message: protocol.FromEngine) -> None:
@@ -221,7 +302,7 @@ def load(connection: Connection, mode: str) -> None:
             device="cpu",
             device_name="none",
             dtype="float32",
-            exactness="bits",
+            exactness="bits" if mode != "vague" else "distribution",
             exactness_reason="the text is fixed",
             effective_settings=[],
             memory=memory,
@@ -232,6 +313,10 @@ def load(connection: Connection, mode: str) -> None:
             num_threads=1,
             kernels={},
             load_s=0.1,
+            proposers=["ngram", "suffix"] if speculates else [],
+            speculation="suffix" if speculates else "off",
+            model_hash="aaaa",
+            drafter_hash="bbbb" if speculates else "",
         )
     )
 
@@ -248,11 +333,12 @@ def main() -> None:
     connection = Connection(arguments.fd)
     print(f"options {arguments.options}", flush=True)
     print(f"kernel cache {os.environ['PIZARRA_KERNEL_CACHE']}", flush=True)
-    load(connection, arguments.mode)
+    speculates = arguments.options["speculation"] != "off"
+    load(connection, arguments.mode, speculates)
     if arguments.mode == "stubborn":
         while True:
             time.sleep(60)
-    FakeEngine(connection, arguments.model).run()
+    FakeEngine(connection, arguments.model, arguments.mode, speculates).run()
 
 
 main()

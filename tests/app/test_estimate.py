@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,13 +14,21 @@ from app.recorder import EngineSnapshot
 from engine.config import GIB
 from engine.protocol import EngineMemory
 from tests.app.harness import MODEL, Client, make_home, make_settings, serving
+from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 
-OTHER = "second"
+OTHER, SMALLER, STRANGE = "second", "smaller", "strange"
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with serving(make_settings(make_home(tmp_path_factory.mktemp("estimate"), MODEL, OTHER))) as client:
+    home = make_home(tmp_path_factory.mktemp("estimate"), MODEL, OTHER)
+    tiny_llama_checkpoint(home / "models" / SMALLER, num_hidden_layers=1)
+    strange = tiny_llama_checkpoint(home / "models" / STRANGE, num_hidden_layers=1) / "tokenizer.json"
+    vocabulary = json.loads(strange.read_text())
+    vocabulary["model"]["vocab"] = {f"{word}~": number for word, number in vocabulary["model"]["vocab"].items()}
+    vocabulary["model"]["merges"] = []
+    strange.write_text(json.dumps(vocabulary))
+    with serving(make_settings(home)) as client:
         yield client
 
 
@@ -27,7 +36,7 @@ def estimate(client: Client, **options: Any) -> dict[str, Any]:
     response = client.post(f"/api/models/{MODEL}/estimate", json={"options": options})
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
-    parts = ("weights_bytes", "kv_bytes", "workspace_bytes", "runtime_bytes")
+    parts = ("weights_bytes", "drafter_bytes", "kv_bytes", "workspace_bytes", "runtime_bytes")
     assert found["total_bytes"] == sum(found[part] for part in parts)
     assert found["workspace_bytes"] == sum(found["workspace_parts"].values())
     assert found["short_by_bytes"] == max(0, found["total_bytes"] - found["available_bytes"])
@@ -43,7 +52,9 @@ def test_what_if_questions_have_different_answers(client: Client) -> None:
     assert short["kv_bytes"] < plain["kv_bytes"]
     many = estimate(client, max_num_seqs=64)
     assert many["kv_bytes"] > plain["kv_bytes"]
-    assert many["workspace_parts"]["logits"] == 4 * plain["workspace_parts"]["logits"]
+    few, many = (estimate(client, max_num_seqs=count, speculation="off") for count in (16, 64))
+    assert many["workspace_parts"]["logits"] == 4 * few["workspace_parts"]["logits"]
+    assert plain["workspace_parts"]["logits"] == 9 * few["workspace_parts"]["logits"]  # a token and eight drafts each
     wide = estimate(client, dtype="float32")
     assert wide["weights_bytes"] == 2 * plain["weights_bytes"]
     assert wide["kv_bytes_per_token"] == 2 * plain["kv_bytes_per_token"]
@@ -54,6 +65,35 @@ def test_what_if_questions_have_different_answers(client: Client) -> None:
     assert 0 < exact["kv_bytes"] <= 1 << 20
     longer_steps = estimate(client, max_num_batched_tokens=2048)
     assert longer_steps["workspace_parts"]["activations"] == 4 * plain["workspace_parts"]["activations"]
+
+
+def test_a_drafter_is_a_part_of_its_own(client: Client) -> None:
+    plain = estimate(client)
+    assert (plain["drafter_bytes"], plain["speculation"], plain["drafter_note"]) == (0, "suffix", "")
+    drafted = estimate(client, drafter=SMALLER)
+    assert (drafted["speculation"], drafted["drafter_note"]) == ("hybrid", "")
+    assert drafted["drafter_bytes"] > plain["weights_bytes"] / 2
+    assert drafted["weights_bytes"] == plain["weights_bytes"]
+    assert "drafter" in drafted["message"]
+    assert estimate(client, speculation="draft_model", drafter=SMALLER)["speculation"] == "draft_model"
+    unused = estimate(client, speculation="suffix", drafter=SMALLER)
+    assert unused["drafter_bytes"] == 0
+    assert "drafts without one" in unused["drafter_note"]
+
+
+def test_a_drafter_that_cannot_serve_is_refused_with_the_reason(client: Client) -> None:
+    for options, code, says in (
+        ({"drafter": STRANGE}, "unfit_drafter", "tokenizer"),
+        ({"drafter": SMALLER, "speculation": "eagle"}, "unfit_drafter", "'draft_model'; name that instead"),
+        ({"speculation": "medusa"}, "unfit_drafter", "there is no drafter for this model"),
+        ({"drafter": "nobody"}, "unknown_drafter", "there is no drafter, model or path of this name"),
+    ):
+        response = client.post(f"/api/models/{MODEL}/estimate", json={"options": options})
+        found = response.json()
+        assert (response.status_code, found["type"], found["param"]) == (400, f"urn:pizarra:{code}", "options.drafter")
+        assert says in found["detail"], found["detail"]
+    job = client.load(drafter=STRANGE)
+    assert (job["state"], "tokenizer" in job["error"]) == ("failed", True)
 
 
 def test_what_does_not_fit_is_answered_with_what_would(client: Client) -> None:

@@ -30,7 +30,7 @@ SMOLLM = CheckpointInfo(
 
 
 def check_sum(fit: FitEstimate) -> None:
-    parts = fit.weights_bytes + fit.kv_bytes + fit.workspace_bytes + fit.runtime_bytes
+    parts = fit.weights_bytes + fit.drafter_bytes + fit.kv_bytes + fit.workspace_bytes + fit.runtime_bytes
     assert fit.total_bytes == parts
     assert fit.workspace_bytes == sum(fit.workspace_parts.values())
     assert fit.short_by_bytes == max(0, parts - fit.available_bytes)

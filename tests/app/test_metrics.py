@@ -27,10 +27,15 @@ COUNTERS = (
     "vllm:prompt_tokens",
     "vllm:generation_tokens",
     "vllm:request_success",
+    "vllm:spec_decode_num_drafts",
+    "vllm:spec_decode_num_draft_tokens",
+    "vllm:spec_decode_num_accepted_tokens",
 )
 OURS = (
     "pizarra_kv_blocks_used", "pizarra_kv_blocks_cached", "pizarra_kv_blocks", "pizarra_steps", "pizarra_drafts",
     "pizarra_drafted_tokens", "pizarra_accepted_tokens", "pizarra_jobs_running", "pizarra_memory_bytes",
+    "pizarra_draft_seconds", "pizarra_verify_seconds", "pizarra_proposer_drafts", "pizarra_proposer_drafted_tokens",
+    "pizarra_proposer_accepted_tokens", "pizarra_proposer_draft_seconds", "pizarra_proposer_on",
 )  # fmt: skip
 
 
@@ -124,6 +129,49 @@ def test_counters_never_fall_within_a_run_and_a_run_takes_its_series_along(loade
     assert "pizarra_jobs_running" in scrape(loaded)
 
 
+def test_speculation_is_told_in_vllms_words_and_per_proposer(loaded: Client) -> None:
+    """Five tokens, each with three drafts, of which two were right: see the fake engine."""
+
+    def figures() -> dict[str, float]:
+        found = scrape(loaded)
+        drafts = "vllm:spec_decode_num_drafts"
+        accepted = "vllm:spec_decode_num_accepted_tokens_per_pos"
+        told = {
+            "drafts": value(found, drafts, f"{drafts}_total", model_name=MODEL),
+            "drafted": value(found, "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_draft_tokens_total"),
+            "accepted": value(
+                found, "vllm:spec_decode_num_accepted_tokens", "vllm:spec_decode_num_accepted_tokens_total"
+            ),
+            "draft_s": value(found, "pizarra_draft_seconds", "pizarra_draft_seconds_total"),
+            "verify_s": value(found, "pizarra_verify_seconds", "pizarra_verify_seconds_total"),
+        }
+        for sample in found[accepted].samples:
+            told[f"accepted at {sample.labels['position']}"] = sample.value
+        for sample in found["pizarra_drafted_tokens_per_pos"].samples:
+            told[f"drafted at {sample.labels['position']}"] = sample.value
+        for name in ("drafts", "drafted_tokens", "accepted_tokens", "draft_seconds"):
+            for proposer in ("suffix", "ngram"):
+                family = f"pizarra_proposer_{name}"
+                told[f"{proposer} {name}"] = value(found, family, f"{family}_total", proposer=proposer)
+        return told
+
+    before = figures()
+    complete(loaded, "DRAFT", max_tokens=5)
+    loaded.until(lambda: figures()["drafts"] > before["drafts"])
+    after = figures()
+    grown = {name: round(after[name] - before.get(name, 0), 6) for name in after}
+    assert [grown[name] for name in ("drafts", "drafted", "accepted")] == [5, 15, 10]
+    assert [grown[f"accepted at {position}"] for position in range(3)] == [5, 5, 0]
+    assert [grown[f"drafted at {position}"] for position in range(3)] == [5, 5, 5]
+    assert (grown["draft_s"], grown["verify_s"]) == (0.005, 0.01)
+    per_proposer = ("drafts", "drafted_tokens", "accepted_tokens", "draft_seconds")
+    assert [grown[f"suffix {name}"] for name in per_proposer] == [5, 15, 10, 0.005]
+    assert [grown[f"ngram {name}"] for name in per_proposer] == [0, 0, 0, 0]
+    found = scrape(loaded)
+    assert value(found, "pizarra_speculation_gain", "pizarra_speculation_gain", model_name=MODEL) == 1.25
+    assert value(found, "pizarra_proposer_on", "pizarra_proposer_on", proposer="suffix") == 1
+
+
 def test_the_machine_is_read(loaded: Client) -> None:
     loaded.until(lambda: "pizarra_engine_process_bytes" in scrape(loaded))
     loaded.until(lambda: scrape(loaded)["pizarra_engine_process_bytes"].samples)
@@ -133,6 +181,6 @@ def test_the_machine_is_read(loaded: Client) -> None:
 
 
 def test_usage_of_an_engine_without_blocks_is_zero() -> None:
-    names = [name for name in EngineStats.__struct_fields__ if name != "t_s"]
+    names = EngineStats.__struct_fields__[1 : EngineStats.__struct_fields__.index("step_s_total") + 1]
     stats = EngineStats(t_s=0.0, **dict.fromkeys(names, 0))
     assert kv_usage(stats) == 0.0

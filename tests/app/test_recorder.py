@@ -53,6 +53,11 @@ def _stats(t: float, tokens: int) -> EngineStats:
         drafts_total=6,
         drafted_total=12,
         accepted_total=9,
+        draft_s_total=0.25,
+        verify_s_total=0.5,
+        accepted_per_position_total=[6, 3],
+        drafted_per_position_total=[6, 6],
+        speculation_gain=1.5,
     )
 
 
@@ -143,6 +148,10 @@ async def test_the_feed_and_the_history_say_the_same(bench: Bench, clock: Clock)
     ]
     assert both[-1]["engine_process_bytes"] == 140
     assert both[-1]["drafted_total"] == 24
+    assert (both[-1]["draft_s_total"], both[-1]["verify_s_total"]) == (0.5, 1.0)
+    assert both[-1]["speculation_gain"] == 1.5
+    assert [both[-1][f"accepted_per_position_{position}_total"] for position in (0, 1, 2, 14)] == [12, 6, 0, 0]
+    assert both[-1]["drafted_per_position_1_total"] == 12
 
 
 async def test_without_engines_the_machine_is_still_recorded(bench: Bench) -> None:

@@ -11,7 +11,7 @@ import torch
 from bench import peer_pizarra
 from bench.peer_pizarra import Pizarra
 from engine.core.sampling_params import SamplingParams
-from engine.core.scheduler import SchedulerOutput
+from engine.core.step import SchedulerOutput
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 
 CONTEXT, ROWS = 21, 4

@@ -49,6 +49,35 @@ def test_answers_of_before_have_no_thoughts(path: Path) -> None:
         )
 
 
+def test_what_was_recorded_before_speculation_stays_without_its_figures(path: Path) -> None:
+    engine = open_engine(path, writes=True)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0002")
+        connection.exec_driver_sql(
+            "INSERT INTO engine_runs (id, model_id, state, started_at, ended_at, options, effective_settings, memory,"
+            " kernels) VALUES ('r', 'tiny', 'stopped', 1, 9, '{}', '[]', '{}', '{}')"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO requests (id, model_id, source, state, created_at, drafts) VALUES ('q', 'tiny', 'chat',"
+            " 'finished', 2, 0)"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO engine_samples (engine_run_id, t, counted_at, drafts_total) VALUES ('r', 5.5, 5.4, 3)"
+        )
+    engine.dispose()
+    with closing(Store(path, clock=lambda: 10.0)) as store:
+        run, request = store.get_engine_run("r"), store.get_request("q")
+        assert run is not None
+        assert (run.model_hash, run.drafter_hash, run.speculation) == (None, None, None)
+        assert request == RequestRow("q", "tiny", "chat", "finished", 2.0, drafts=0)
+        columns = store.samples(5, 6, 1).columns
+        assert (columns["drafts_total"], columns["draft_s_total"]) == ([3], [None])
+        assert columns["accepted_per_position_0_total"] == columns["speculation_gain"] == [None]
+
+
 def test_connections_have_our_settings(store: Store, path: Path) -> None:
     engine = open_engine(path, writes=True)
     with engine.connect() as connection:

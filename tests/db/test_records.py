@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from db.errors import NotFound
-from db.rows import EngineRunRow, JobRow, RequestRow
+from db.rows import EngineRunRow, JobRow, RequestRow, SelfTestRow
 from db.store import Store
 
 
 def test_engine_runs(store: Store) -> None:
     loading = EngineRunRow("r", "tiny", "loading", 1.0)
     store.save_engine_run(loading)
-    ready = replace(loading, state="ready", pid=5, memory={"kv_bytes": 7}, effective_settings=[{"name": "dtype"}])
+    pair: dict[str, Any] = {"model_hash": "m1", "drafter_hash": "d1", "speculation": "hybrid"}
+    ready = replace(
+        loading, **pair, state="ready", pid=5, memory={"kv_bytes": 7}, effective_settings=[{"name": "dtype"}]
+    )
     store.save_engine_run(ready).result()
     assert store.get_engine_run("r") == ready
     store.end_engine_run("r", "failed", "out of memory").result()
@@ -68,3 +72,41 @@ def test_settings(store: Store) -> None:
     store.set_settings({"theme": "dark", "sampling": {"top_p": 0.9}, "nothing": None})
     store.set_settings({"theme": "light"}).result()
     assert store.get_settings() == {"theme": "light", "sampling": {"top_p": 0.9}, "nothing": None}
+
+
+def test_a_request_keeps_what_was_drafted_for_it(store: Store) -> None:
+    row = RequestRow(
+        "q",
+        "tiny",
+        "chat",
+        "finished",
+        1.0,
+        drafts=3,
+        drafted=6,
+        accepted=4,
+        accepted_per_position=[3, 1],
+        drafted_per_position=[3, 3],
+        draft_s=0.25,
+        verify_s=0.5,
+        proposer="hybrid",
+    )
+    store.save_request(row).result()
+    assert store.get_request("q") == row == store.list_requests().rows[0]
+
+
+def test_the_newest_self_test_of_a_pair_counts(store: Store) -> None:
+    def result(
+        test_id: str, at: float, *, model: str = "tiny", drafter: str = "d1", state: str = "passed"
+    ) -> SelfTestRow:
+        row = SelfTestRow(test_id, model, "r", "m1", drafter, "eagle", state, at - 1, at, {"pizarra": "1"}, [{"n": 1}])
+        store.add_selftest(row).result()
+        return row
+
+    old, new = result("1", 5.0, state="failed"), result("2", 9.0)
+    result("3", 11.0, drafter="d2", state="failed")
+    result("4", 12.0, model="other")
+    assert store.newest_selftest("tiny", "m1", "d1") == new
+    assert store.newest_selftest("tiny", "m2", "d1") is None
+    assert [row.id for row in store.list_selftests("tiny")] == ["3", "2", "1"]
+    assert [row.id for row in store.list_selftests(limit=2)] == ["4", "3"]
+    assert store.list_selftests("tiny")[-1] == old

@@ -22,7 +22,7 @@ from db.rows import DeviceSampleRow, EngineRunRow, EngineSampleRow, JobRow, Requ
 from db.store import Store
 from db.tables import ROLLUPS, SAMPLES
 from tests.db.clock import NOON, Clock
-from tests.db.test_samples import record
+from tests.db.test_samples import counted_rows, record
 
 HOUR, DAY = 3600, 86_400
 
@@ -31,7 +31,7 @@ SECONDS = st.fixed_dictionaries(
     {
         "skipped": st.sampled_from([0, 0, 0, 1, 7, 55]),
         "restart": st.sampled_from([False] * 6 + [True]),
-        "gauges": st.lists(st.none() | st.integers(0, 1000), min_size=7, max_size=7),
+        "gauges": st.lists(st.none() | st.integers(0, 1000), min_size=len(ENGINE.gauges), max_size=len(ENGINE.gauges)),
         "growth": st.none() | st.integers(0, 50),
         "ttft": LATENCIES,
         "itl": LATENCIES,
@@ -49,7 +49,7 @@ def _rows(seconds: list[dict[str, Any]]) -> list[EngineSampleRow]:
         counted: dict[str, Any] = {}
         if second["growth"] is not None:
             total += second["growth"]
-            counted = {"counted_at": t - 0.2, **dict.fromkeys(ENGINE.counters, total)}
+            counted = {"counted_at": t - 0.2, **counted_rows(dict.fromkeys(ENGINE.counters, total))}
         histograms: dict[str, Any] = {}
         for name in ("ttft", "itl"):
             histogram = LatencyHistogram()
@@ -79,11 +79,11 @@ def _merged(group: list[EngineSampleRow]) -> dict[str, Any]:
         "counted_last": max(counted, default=None),
     }
     for name in ENGINE.gauges:
-        known = [value for row in group if (value := getattr(row, name)) is not None]
+        known = [value for row in group if (value := row.figures()[name]) is not None]
         merged |= {f"{name}_min": min(known, default=None), f"{name}_max": max(known, default=None)}
         merged |= {f"{name}_sum": sum(known) if known else None, f"{name}_count": len(known)}
     for name in ENGINE.counters:
-        known = [value for row in group if (value := getattr(row, name)) is not None]
+        known = [value for row in group if (value := row.figures()[name]) is not None]
         merged |= {f"{name}_first": known[0] if known else None, f"{name}_last": known[-1] if known else None}
     for name in ENGINE.histograms:
         histogram = LatencyHistogram()

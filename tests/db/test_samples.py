@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from db.figures import SAMPLE_COLUMNS
+from db.figures import ACCEPTED_POSITIONS, DEVICE, DRAFTED_POSITIONS, RATES, SAMPLE_COLUMNS
 from db.histogram import LatencyHistogram
 from db.rows import DeviceSampleRow, EngineRunRow, EngineSampleRow
 from db.samples import MAX_POINTS
@@ -20,6 +20,9 @@ API_COLUMNS = [
     *("accepted_total", "prompt_tokens_total", "generation_tokens_total", "engine_process_bytes", "app_process_bytes"),
     *("host_memory_used_bytes", "host_memory_total_bytes", "host_cpu_percent"),
     *("gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_utilization_percent"),
+    *("drafts_per_s", "drafted_tokens_per_s", "accepted_tokens_per_s", "draft_s_total", "verify_s_total"),
+    *("speculation_gain", "accepted_per_position_0_total", "accepted_per_position_14_total"),
+    *("drafted_per_position_0_total", "drafted_per_position_14_total"),
 ]
 
 
@@ -31,6 +34,14 @@ def record(store: Store, run_id: str, seconds: Iterable[int], *, tokens_per_s: i
         t, tokens = NOON + second + 0.5, (second - seconds[0]) * tokens_per_s
         row = EngineSampleRow(run_id, t, counted_at=t - 0.1, generation_tokens_total=tokens, **figures)
         store.add_samples(DeviceSampleRow(t=t, disk_free_bytes=1000 + second), [row])
+
+
+def counted_rows(figures: dict[str, Any]) -> dict[str, Any]:
+    """Counters by their columns' names as the fields of a row, where those of positions are two lists."""
+    fields = {name: value for name, value in figures.items() if "_per_position_" not in name}
+    for field, columns in (("accepted_per_position", ACCEPTED_POSITIONS), ("drafted_per_position", DRAFTED_POSITIONS)):
+        fields[field] = [figures[name] for name in columns]
+    return fields
 
 
 def finish(store: Store, clock: Clock, now: float) -> None:
@@ -54,14 +65,14 @@ def test_every_figure_comes_back_as_it_was_recorded(store: Store) -> None:
     engine_names = EngineSampleRow.__dataclass_fields__.keys()
     store.save_engine_run(EngineRunRow("r", "tiny", "ready", NOON))
     for t in (NOON + 0.5, NOON + 1.5):
-        device = DeviceSampleRow(t=t, **{k: v for k, v in figures.items() if k not in engine_names})
-        own = {k: v for k, v in figures.items() if k in engine_names}
+        device = DeviceSampleRow(t=t, **{k: v for k, v in figures.items() if k in DEVICE.gauges})
+        own = {k: v for k, v in counted_rows(figures).items() if k in engine_names}
         row = EngineSampleRow("r", t, counted_at=t, ttft_histogram=histogram, itl_histogram=histogram, **own)
         store.add_samples(device, [row]).result()
     series = store.samples(NOON + 1, NOON + 2, 1)
     found = {name: column[0] for name, column in series.columns.items()}
     assert found.items() >= figures.items()
-    assert found["prompt_tokens_per_s"] == found["generation_tokens_per_s"] == 0.0
+    assert [found[name] for name in RATES] == [0.0] * len(RATES)
     assert found["ttft_p50_s"] == pytest.approx(0.2, rel=0.26)
     assert found["itl_p95_s"] == pytest.approx(0.2, rel=0.26)
 
@@ -167,3 +178,48 @@ def test_the_step_grows_where_finer_rows_are_gone_or_the_range_is_long(store: St
     long = store.samples(NOON - 80 * day, NOON, 1)
     assert long.step_s % 60 == 0
     assert len(long.t) <= MAX_POINTS + 1
+
+
+def test_acceptance_of_any_window_and_position_can_be_told(store: Store, clock: Clock) -> None:
+    """Three seconds with 10 drafts of 2 in each: the first accepted 8 times, the second 4 times."""
+    store.save_engine_run(EngineRunRow("r", "tiny", "ready", NOON))
+    for second in range(4):
+        t = NOON + second + 0.5
+        row = EngineSampleRow(
+            "r",
+            t,
+            counted_at=t,
+            drafts_total=10 * second,
+            drafted_total=20 * second,
+            accepted_total=12 * second,
+            accepted_per_position=[8 * second, 4 * second],
+            drafted_per_position=[10 * second, 10 * second],
+        )
+        store.add_samples(DeviceSampleRow(t=t), [row])
+    finish(store, clock, NOON + 60)
+    columns = store.samples(NOON + 1, NOON + 4, 1).columns
+    rates = [columns[name][-1] for name in ("drafts_per_s", "drafted_tokens_per_s", "accepted_tokens_per_s")]
+    assert rates == [pytest.approx(10), pytest.approx(20), pytest.approx(12)]
+
+    def grown(name: str) -> float:
+        first, last = columns[name][0], columns[name][-1]
+        assert first is not None
+        assert last is not None
+        return last - first
+
+    assert [grown(name) / grown("drafts_total") for name in ACCEPTED_POSITIONS[:3]] == [0.8, 0.4, 0.0]
+    assert [grown(name) for name in DRAFTED_POSITIONS[:3]] == [20, 20, 0]
+    store.maintain().result()
+    rolled = store.samples(NOON, NOON + 10, 10).columns
+    assert rolled[ACCEPTED_POSITIONS[0]] == [24]
+
+
+def test_the_gain_of_several_engines_is_their_mean(store: Store, clock: Clock) -> None:
+    gains = {"a": 1.5, "b": 1.1, "c": None}
+    for run_id in gains:
+        store.save_engine_run(EngineRunRow(run_id, "tiny", "ready", NOON))
+    rows = [EngineSampleRow(run_id, NOON + 0.5, speculation_gain=gain) for run_id, gain in gains.items()]
+    store.add_samples(DeviceSampleRow(t=NOON + 0.5), rows)
+    finish(store, clock, NOON + 20)
+    assert store.samples(NOON, NOON + 1, 1).columns["speculation_gain"] == [pytest.approx(1.3)]
+    assert store.samples(NOON, NOON + 1, 1, "c").columns["speculation_gain"] == [None]

@@ -15,7 +15,7 @@ import torch
 from engine.config import LoadOptions
 from engine.core.outputs import RequestOutput
 from engine.core.sampling_params import SamplingParams
-from engine.core.scheduler import ScheduledRequest, SchedulerOutput
+from engine.core.step import ScheduledRequest, SchedulerOutput
 from engine.engine import Engine
 from engine.loading import LoadedEngine, load_engine
 from engine.runner.model_runner import ModelRunner
@@ -24,7 +24,8 @@ POOL_BYTES = 64 << 20
 
 
 def load(path: Path, **options: Any) -> LoadedEngine:
-    """An engine with a small pool, silent about its progress."""
+    """An engine with a small pool, silent about its progress; it speculates only where a test asks for that."""
+    options.setdefault("speculation", "off")
     options.setdefault("kv_cache_memory_bytes", POOL_BYTES)
     return load_engine(path, LoadOptions(**options), lambda stage, done, total, message: None)
 

@@ -11,7 +11,8 @@ from engine.core.block_pool import BlockPool
 from engine.core.kv_cache_manager import KVCacheManager
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
-from engine.core.scheduler import Scheduler, SchedulerOutput, StepResult
+from engine.core.scheduler import Scheduler
+from engine.core.step import SchedulerOutput, StepResult
 
 BUDGET, LONG_PROMPT = 512, 4096
 ENDLESS = 10_000

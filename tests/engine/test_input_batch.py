@@ -7,7 +7,7 @@ import torch
 
 from engine.core.kv_groups import KVGroup
 from engine.core.sampling_params import SamplingParams
-from engine.core.scheduler import ScheduledRequest, SchedulerOutput
+from engine.core.step import ScheduledRequest, SchedulerOutput
 from engine.runner.input_batch import InputBatch
 from engine.runner.recorded_step import StepShapes
 from engine.runner.step_buffer import StepBuffer

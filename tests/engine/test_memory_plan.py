@@ -12,11 +12,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from engine.checkpoint import CheckpointInfo, TensorInfo, read_checkpoint
+from engine.checkpoint.drafting import decide
 from engine.checkpoint.info import GROUP_SCHEMES, STORAGE_FORMATS
 from engine.config import GIB, MIB, LoadOptions
 from engine.core.memory_plan import FP32_BYTES, MemoryPlan, largest_reading, plan_memory, workspace_bytes
 from engine.core.sampling_params import SamplingParams
 from engine.core.sizing import DTYPE_BYTES, RUNTIME_BYTES, SizingError
+from engine.core.speculation import most_sampled_rows
 from engine.layers.rotary import RotaryTables
 from engine.models.workspace import Workspace
 from engine.protocol import EngineReady
@@ -28,6 +30,7 @@ from kernels.group_quant import GroupQuant
 from kernels.ops import Ops, accumulation_dtype
 from kernels.registry import load_ops
 from kernels.triton_ops.attention import SCRATCH_NUMBERS
+from tests.engine.drawing import draw
 from tests.engine.spawned import Spawned
 from tests.engine.stepping import load
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
@@ -53,7 +56,7 @@ def test_the_tensors_of_a_step_are_those_of_the_plan(
     config, torch_dtype = infos[variant].config, DTYPES[dtype]
     options = LoadOptions(max_num_batched_tokens=64, max_num_seqs=16)
     planned = workspace_bytes(config, options, 100, DTYPE_BYTES[dtype], "cpu")
-    workspace = Workspace.allocate(config, 64, 16, torch_dtype, CPU)
+    workspace = Workspace.allocate(config, 64, most_sampled_rows(options), torch_dtype, CPU)
     assert planned.activations + planned.logits == workspace.nbytes
     assert planned.logits == workspace.picked.nbytes + workspace.logits.nbytes
     tables = RotaryTables(config, 100, accumulation_dtype(torch_dtype), CPU)
@@ -65,9 +68,12 @@ def test_the_tensors_of_a_step_are_those_of_the_plan(
 
 
 def test_rows_that_need_padding_are_planned_with_it(infos: dict[str, CheckpointInfo]) -> None:
-    config, options = infos["qwen3"].config, LoadOptions(max_num_batched_tokens=50, max_num_seqs=3)
-    planned = workspace_bytes(config, options, 100, 4, "cpu")
-    assert planned.activations + planned.logits == Workspace.allocate(config, 64, 16, torch.float32, CPU).nbytes
+    config = infos["qwen3"].config
+    for speculation, sampled in (("off", 16), ("suffix", 32)):  # 3 requests, and with 8 drafts each 27 rows
+        options = LoadOptions(max_num_batched_tokens=50, max_num_seqs=3, speculation=speculation)
+        planned = workspace_bytes(config, options, 100, 4, "cpu")
+        step = Workspace.allocate(config, 64, sampled, torch.float32, CPU)
+        assert planned.activations + planned.logits == step.nbytes
 
 
 @pytest.mark.parametrize("variant", ["qwen3_moe", "gemma3", "smollm3"])
@@ -152,7 +158,7 @@ def test_sampling_stays_within_its_share(wish: dict[str, Any], backend: str, inf
     row = SamplingRow(sampling=params, seed=7, position=3, sample_index=0, num_prompt_tokens=2, token_ids=[3, 4])
     logits = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(0))
     ops = ops_of(backend, torch.float32)
-    used = peak_bytes(lambda: Sampler(ops, logits).sample(logits, [row] * rows))
+    used = peak_bytes(lambda: draw(Sampler(ops, logits), logits, [row] * rows))
     assert (0 if "logprobs" in wish else logits.nbytes) < used <= share
 
 
@@ -255,14 +261,17 @@ def test_a_real_process_holds_what_was_planned(options: dict[str, Any], default_
         engine.process.kill()
         engine.process.wait()
     info, size = read_checkpoint(default_model_path), DTYPE_BYTES[wishes.get("dtype", "auto")]
+    chosen = LoadOptions(**wishes)
+    needs = decide(info, chosen).needs(info, chosen, size)
     plan = plan_memory(
-        info.config, info.weights_bytes(size), LoadOptions(**wishes), 16 * GIB, size, "cpu", RUNTIME_BYTES
+        info.config, info.weights_bytes(size), chosen, 16 * GIB, size, "cpu", RUNTIME_BYTES, draft=needs
     )  # fmt: skip
     assert plan.kv is not None
     memory = ready.memory
-    assert (memory.weights_bytes, memory.kv_bytes) == (plan.weights_bytes, plan.kv.kv_bytes)
-    assert memory.workspace_bytes <= plan.workspace.activations + plan.workspace.logits
-    assert 0 <= plan.fixed_bytes + plan.kv.kv_bytes - memory.process_bytes <= 200 * MIB
+    assert (memory.weights_bytes, memory.kv_bytes) == (plan.weights_bytes, plan.pool_bytes)
+    assert memory.draft_weights_bytes == needs.weights
+    assert memory.workspace_bytes <= plan.workspace.activations + plan.workspace.logits + needs.buffers
+    assert 0 <= plan.fixed_bytes + plan.pool_bytes - memory.process_bytes <= 200 * MIB
 
 
 def test_what_a_gpus_attention_leaves_behind_is_planned(infos: dict[str, CheckpointInfo]) -> None:

@@ -11,16 +11,17 @@ import torch
 from engine.core.sampling_params import Guided, SamplingError, SamplingParams
 from engine.sample.filters import filter_rows
 from engine.sample.row import SamplingRow
-from engine.sample.sampler import Drawn, Sampler
+from engine.sample.sampler import Sampler
 from kernels.noise import Stream, gumbel
 from kernels.ops import Ops
 from kernels.registry import load_ops
+from tests.engine.drawing import DrawnRow, draw
 
 REFERENCE = load_ops([], torch.float32, torch.device("cpu"), num_threads=1)[0]
 
 
-def sample(logits: torch.Tensor, rows: list[SamplingRow], ops: Ops = REFERENCE) -> list[Drawn]:
-    return Sampler(ops, logits).sample(logits, rows)
+def sample(logits: torch.Tensor, rows: list[SamplingRow], ops: Ops = REFERENCE) -> list[DrawnRow]:
+    return draw(Sampler(ops, logits), logits, rows)
 
 
 def tokens(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
@@ -175,11 +176,11 @@ def test_a_row_does_not_depend_on_its_batch(backend: str) -> None:
     logits, rows = wishful_rows(33)
     before = logits.clone()
     sampler = Sampler(ops, logits)
-    alone = [sampler.sample(logits[i : i + 1], rows[i : i + 1])[0] for i in range(33)]
+    alone = [draw(sampler, logits[i : i + 1], rows[i : i + 1])[0] for i in range(33)]
     assert len({one.token_id for one in alone}) > 20
     for seed in range(6):
         chosen = torch.randperm(33, generator=torch.Generator().manual_seed(seed))[:16].tolist()
-        together = sampler.sample(logits[chosen], [rows[i] for i in chosen])
+        together = draw(sampler, logits[chosen], [rows[i] for i in chosen])
         assert together == [alone[i] for i in chosen]
     assert torch.equal(logits, before), "the caller's logits were written to"
 
@@ -202,9 +203,9 @@ def test_rows_drawn_from_their_logits_need_no_copy() -> None:
     """Greedy ones, and those at temperature 1 without a filter."""
     logits = torch.zeros(3, 50)
     sampler = Sampler(REFERENCE, logits)
-    sampler.sample(logits, [SamplingRow(SamplingParams(temperature=t, logprobs=2), 0, 0) for t in (0.0, 1.0, 1.0)])
+    draw(sampler, logits, [SamplingRow(SamplingParams(temperature=t, logprobs=2), 0, 0) for t in (0.0, 1.0, 1.0)])
     assert sampler.buffer_bytes == 0
-    sampler.sample(logits[:1], [SamplingRow(SamplingParams(temperature=0.5), 0, 0)])
+    draw(sampler, logits[:1], [SamplingRow(SamplingParams(temperature=0.5), 0, 0)])
     assert sampler.buffer_bytes == logits.nbytes
 
 

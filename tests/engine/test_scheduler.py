@@ -9,7 +9,8 @@ from engine.core.block_pool import BlockPool
 from engine.core.kv_cache_manager import KVCacheManager
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
-from engine.core.scheduler import Scheduler, SchedulerOutput, StepResult
+from engine.core.scheduler import Scheduler
+from engine.core.step import SchedulerOutput, StepResult
 
 
 def scheduler(blocks: int = 20, block_size: int = 4, seqs: int = 4, budget: int = 16) -> Scheduler:

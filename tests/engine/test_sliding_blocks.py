@@ -14,7 +14,8 @@ from engine.core.kv_groups import KVGroup, most_blocks
 from engine.core.prefix import PrefixHasher
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
-from engine.core.scheduler import MAX_PREEMPTIONS, Scheduler, SchedulerOutput, StepResult
+from engine.core.scheduler import MAX_PREEMPTIONS, Scheduler
+from engine.core.step import SchedulerOutput, StepResult
 
 SIZE = 4
 FULL, SHORT, LONG = KVGroup((0,)), KVGroup((1,), 6), KVGroup((2,), 9)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from engine.core.sampling_params import SamplingParams
-from engine.core.scheduler import ScheduledRequest, SchedulerOutput
+from engine.core.step import ScheduledRequest, SchedulerOutput
 from engine.loading import LoadedEngine
 from kernels.triton_ops.group_words import WordsQuant
 from tests.engine.stepping import complete, load

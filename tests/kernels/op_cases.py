@@ -49,6 +49,22 @@ def _gather_rows(generator: torch.Generator, dtype: torch.dtype, rows: int) -> C
     return Case(run, x.double()[order], rows)
 
 
+def _scatter_rows(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
+    """Into the midst of a wider buffer, from columns of one; every fourth row goes nowhere."""
+    x = normal(generator, rows, 60, dtype=dtype)[:, 7:47]
+    order = torch.randperm(rows, generator=generator)
+    kept = order % 4 != 3
+
+    def run(ops: Ops, first: int, last: int) -> Tensor:
+        out = torch.full((rows + 2, 83), 9.0, dtype=dtype)
+        ops.scatter_rows(out, x[first:last], order.masked_fill(~kept, -1)[first:last], 20)
+        assert (out != 9).any(1).sum() == kept[first:last].sum(), "it wrote where no row goes"
+        assert (out[:, [*range(20), *range(60, 83)]] == 9).all(), "it wrote beside its columns"
+        return out[order[first:last], 20:60]
+
+    return Case(run, torch.where(kept.unsqueeze(1), x.double(), 9.0), rows)
+
+
 def _rms_norm(generator: torch.Generator, dtype: torch.dtype, rows: int) -> Case:
     x, weight = normal(generator, rows, 83, dtype=dtype), normal(generator, 83, dtype=dtype)
 
@@ -219,6 +235,7 @@ CASES: dict[str, CaseMaker] = {
     **VERIFY_CASES,
     "embedding": _embedding,
     "gather_rows": _gather_rows,
+    "scatter_rows": _scatter_rows,
     "draw": _draw,
     "rms_norm": _rms_norm,
     "rms_norm: offset": _offset_norm,

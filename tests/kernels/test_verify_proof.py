@@ -1,20 +1,11 @@
 """Rejection sampling gives exactly the target's distribution: measured on the reference through its noise, not sampled.
 
-The noise is replaced by numbers that the test chooses. A draft is accepted below some u: bisection finds it, and that
-is the probability of acceptance. A draw falls on one of two tokens by the difference of their noise: bisection finds
-it, and that is the logarithm of the ratio of their probabilities. From these the joint distribution of all that is
-emitted is summed over all drafts, and must be the target's own. A last test runs with the true noise, whose streams
-must be independent. Mutants with known mistakes must fail, or the tests would prove nothing.
+`tests.kernels.proof_paths` measures; here are random targets and drafters, and mutants with known mistakes, which must
+fail, or the tests would prove nothing. A last test runs with the true noise, whose streams must be independent. The
+same with the whole processor chain and for both rules: `test_chain_proof`.
 """
 
 from __future__ import annotations
-
-import itertools
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from unittest import mock
 
 import pytest
 import torch
@@ -23,154 +14,17 @@ from torch import Tensor
 from kernels.noise import Stream, gumbel_vocabulary, uniform
 from kernels.ops import VerifyRejection
 from kernels.reference import verify
+from tests.kernels.proof_paths import Sides, emitted_by_rejection, largest_error, random_tables
 
-Prefix = tuple[int, ...]
-Tables = dict[Prefix, Tensor]  # the next token's distribution, fp64 [V], by what came before
-FAR = 1e9
 CHI_SQUARE_3 = 30.66  # of three degrees of freedom: once in a million
-HALVINGS = 56
+EXACT = 1e-12
 
 
-@dataclass
-class ChosenNoise:
-    """What the op gets for noise, by position."""
-
-    uniforms: dict[int, float] = field(default_factory=dict)
-    gumbels: dict[int, Tensor] = field(default_factory=dict)
-
-    @contextmanager
-    def given(self) -> Iterator[None]:
-        """Within, the reference and the mutants draw from this."""
-
-        def chosen_uniform(seed: int, position: int, sample_index: int, stream: int) -> float:
-            assert stream == Stream.ACCEPT
-            return self.uniforms[position]
-
-        def chosen_gumbel(
-            size: int, seed: int, position: int, sample_index: int, stream: int, device: object
-        ) -> Tensor:
-            assert stream in (Stream.RESIDUAL, Stream.TARGET)
-            return self.gumbels[position]
-
-        with (
-            mock.patch.object(verify, "uniform", chosen_uniform),
-            mock.patch.object(verify, "gumbel_vocabulary", chosen_gumbel),
-        ):
-            yield
-
-
-def random_tables(seed: int, size: int, length: int, holes: float) -> Tables:
-    """A distribution of the next token after every prefix of up to `length` tokens; some tokens are out."""
-    generator = torch.Generator().manual_seed(seed)
-    tables = {}
-    for prefix in (p for n in range(length + 1) for p in itertools.product(range(size), repeat=n)):
-        scores = torch.randn(size, generator=generator, dtype=torch.float64) * 1.5
-        scores[1:].masked_fill_(torch.rand(size - 1, generator=generator) < holes, -math.inf)
-        tables[prefix] = scores.softmax(0)
-    return tables
-
-
-def bisect(low: float, high: float, below: Callable[[float], bool]) -> float:
-    """Where `below` turns from true to false; low or high where it never does."""
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if below(middle) else (low, middle)
-    return (low + high) / 2
-
-
-class Measured:
-    """One verification of some drafts, as a function of its noise."""
-
-    def __init__(self, op: VerifyRejection, target: Tables, draft: Tables, drafts: Prefix) -> None:
-        rows = [drafts[:row] for row in range(len(drafts) + 1)]
-        self.op = op
-        self.size = len(target[()])
-        self.scores = torch.stack([target[prefix].log() for prefix in rows])
-        self.draft_scores = torch.stack([draft[prefix].log() for prefix in rows])
-        self.draft_scores[-1] = math.nan
-        self.drafts = torch.tensor([*drafts, -1])
-        self.addresses = torch.tensor([[7, row, 0, 0] for row in range(len(rows))])
-
-    def run(self, noise: ChosenNoise) -> tuple[int, list[int]]:
-        out, accepted = torch.empty(len(self.drafts), dtype=torch.int64), torch.empty(1, dtype=torch.int32)
-        starts = torch.tensor([0, len(self.drafts)], dtype=torch.int32)
-        with noise.given():
-            self.op(out, accepted, self.scores, self.draft_scores, self.drafts, starts, self.addresses)
-        return int(accepted), out.tolist()
-
-    def acceptance(self, row: int) -> float:
-        """The probability that the draft of `row` is accepted once all before it are."""
-        some = {place: torch.zeros(self.size, dtype=torch.float64) for place in range(len(self.drafts))}
-
-        def accepted(u: float) -> bool:
-            uniforms = dict.fromkeys(range(row), 0.0) | {row: u} | dict.fromkeys(range(row + 1, len(self.drafts)), 1.0)
-            return self.run(ChosenNoise(uniforms, some))[0] > row
-
-        return bisect(0.0, 1.0, accepted)
-
-    def replacement(self, row: int) -> Tensor:
-        """The distribution of the token in `row` once all drafts before it are accepted and its own is not."""
-        uniforms = dict.fromkeys(range(row), 0.0) | dict.fromkeys(range(row, len(self.drafts)), 1.0)
-
-        def drawn(noise: dict[int, float]) -> int:
-            values = torch.full((self.size,), -FAR, dtype=torch.float64)
-            for token, value in noise.items():
-                values[token] = value
-            accepted, tokens = self.run(ChosenNoise(uniforms, dict.fromkeys(range(len(self.drafts)), values)))
-            assert accepted == row
-            return tokens[row]
-
-        possible = [token for token in range(self.size) if drawn({token: 0.0}) == token]
-        logarithms = torch.full((self.size,), -math.inf, dtype=torch.float64)
-        logarithms[possible[0]] = 0.0
-        for token in possible[1:]:
-            logarithms[token] = bisect(-60.0, 60.0, lambda ratio, t=token: drawn({possible[0]: ratio, t: 0.0}) == t)
-        return logarithms.softmax(0)
-
-
-def emitted(op: VerifyRejection, target: Tables, draft: Tables, length: int) -> Tensor:
-    """The joint distribution of the next length + 1 tokens, fp64 [V, ..., V]: what one verification of `length` drafts
-    emits, and what the target says after that."""
-    size = len(target[()])
-    joint = torch.zeros((size,) * (length + 1), dtype=torch.float64)
-    for drafts in itertools.product(range(size), repeat=length):
-        reached = math.prod(float(draft[drafts[:row]][token]) for row, token in enumerate(drafts))
-        if reached == 0.0:
-            continue
-        measured = Measured(op, target, draft, drafts)
-        for row in range(length + 1):
-            accepted = measured.acceptance(row) if row < length else 0.0
-            if accepted < 1.0 - 1e-14:
-                replaced = measured.replacement(row)
-                for token in range(size):
-                    _add(joint, target, (*drafts[:row], token), reached * (1 - accepted) * float(replaced[token]))
-            reached *= accepted
-            if reached < 1e-16:
-                break
-    return joint
-
-
-def _add(joint: Tensor, target: Tables, tokens: Prefix, probability: float) -> None:
-    """A sequence that was emitted, continued by the target."""
-    if len(tokens) == joint.dim():
-        joint[tokens] += probability
-        return
-    for token, share in enumerate(target[tokens].tolist()):
-        if probability * share > 0.0:
-            _add(joint, target, (*tokens, token), probability * share)
-
-
-def own_joint(target: Tables, length: int) -> Tensor:
-    joint = torch.zeros((len(target[()]),) * (length + 1), dtype=torch.float64)
-    _add(joint, target, (), 1.0)
-    return joint
-
-
-@pytest.mark.parametrize(("size", "length", "holes"), [(3, 2, 0.0), (3, 3, 0.3), (5, 2, 0.5)])
+@pytest.mark.parametrize(("size", "length", "holes"), [(4, 0, 0.0), (4, 1, 0.0), (3, 2, 0.0), (3, 3, 0.3), (5, 2, 0.5)])
 def test_what_is_emitted_has_the_targets_joint_distribution(size: int, length: int, holes: float) -> None:
     target, draft = random_tables(1, size, length, holes), random_tables(2, size, length, holes)
-    joint = emitted(verify.verify_rejection, target, draft, length)
-    assert float((joint - own_joint(target, length)).abs().max()) < 1e-11
+    joint = emitted_by_rejection(verify.verify_rejection, Sides.honest(target, draft), length, every_path=True)
+    assert largest_error(joint, target) < EXACT
 
 
 def mutant(mistake: str) -> VerifyRejection:
@@ -226,7 +80,7 @@ def mutant(mistake: str) -> VerifyRejection:
 )
 def test_a_mistake_shows_in_the_joint_distribution(mistake: str) -> None:
     target, draft = random_tables(1, 3, 2, 0.0), random_tables(2, 3, 2, 0.0)
-    assert float((emitted(mutant(mistake), target, draft, 2) - own_joint(target, 2)).abs().max()) > 1e-3
+    assert largest_error(emitted_by_rejection(mutant(mistake), Sides.honest(target, draft), 2), target) > 1e-3
 
 
 def chi_square(op: VerifyRejection, number: int = 1500) -> float:

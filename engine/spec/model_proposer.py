@@ -1,0 +1,55 @@
+"""Drafts of the drafter that was loaded with the model, as a proposer: wishes become a plan for the executor.
+
+Owns the translation, and knows neither tensors nor which drafter it is. Invariant: new blocks are told to the runner
+once, here or in the next step's plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.core.request import Request
+from engine.core.speculation import Draft, DraftPlan, DraftShare
+from engine.runner.executor import Executor
+from engine.spec.base import DraftWish
+
+
+class ModelProposer:
+    """See `engine.spec.base.Proposer`."""
+
+    def __init__(self, name: str, executor: Executor, num_groups: int) -> None:
+        """name: of the drafter, a key of PROPOSERS. num_groups: KV groups of the model."""
+        self.name = self.costly = name
+        self._executor = executor
+        self._nothing_added = tuple(() for _ in range(num_groups))
+
+    def propose(self, wishes: Sequence[DraftWish]) -> list[Draft]:
+        """One draft for each wish, empty for those that the controller gives nothing costly."""
+        drafts = [Draft(proposer=self.name)] * len(wishes)
+        asked = [index for index, wish in enumerate(wishes) if wish.num_costly > 0]
+        if asked:
+            plan = DraftPlan(tuple(self._share(wishes[index]) for index in asked))
+            for index, draft in zip(asked, self._executor.propose(plan).drafts, strict=True):
+                drafts[index] = draft.part(wishes[index].num_drafts)
+        return drafts
+
+    def end(self, request: Request) -> None:
+        """The runner hears of it in the next step's plan."""
+
+    def clear(self) -> None:
+        """Nothing is learned from requests that ended."""
+
+    def _share(self, wish: DraftWish) -> DraftShare:
+        request = wish.request
+        start = request.num_computed_tokens
+        return DraftShare(
+            request_id=request.request_id,
+            token_ids=tuple(request.token_ids[start:]),
+            num_computed_tokens=start,
+            block_ids=request.take_untold_blocks(self._nothing_added),
+            num_drafts=min(wish.num_costly, wish.num_drafts),
+            sampling=request.sampling,
+            seed=request.seed,
+            sample_index=request.sample_index,
+            rule=request.speculation.rule or "match",
+        )
