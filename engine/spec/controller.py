@@ -24,6 +24,7 @@ LEAST_CHANCE = 0.02  # a draft that is accepted less often is not looked at
 MARGIN = 0.005  # share of a step's tokens that drafts must give beyond their cost
 START_MARGIN = 0.03  # the same for a drafter that did not run in the turn before: it does not flap
 NEAR_THE_RULE = 0.36  # acceptance of the drafter below which only drafts are verified that keep it above the rule
+IDLE_TURNS = 8  # that are counted together
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class SpecController:
         self._asked = 0  # candidates of this turn
         self._priced: tuple[int, float, float] | None = None
         self._forced = False  # somebody in this turn takes the limit whatever it costs
+        self._idle_turns, self._idle_draft_s, self._idle_step_s = 0, 0.0, 0.0
         self._draft_probe = Probe()
         self._verify_probe = Probe()
 
@@ -196,6 +198,15 @@ class SpecController:
             self.ledger.turn(plain, 1.0 + accepted / count, step + draft if passes else step, step + draft)
         costs.observe_step(turn.num_rows, count, turn.context * count, turn.step_s)
         self._asked, self._forced = 0, False  # the next turn may be one without candidates, and so without a plan
+
+    def idle(self, turn: TurnTimes) -> None:
+        """A turn is over in which nobody was asked for a draft: `trim` and `observe` were not called."""
+        self._idle_turns += 1
+        self._idle_draft_s += turn.draft_s
+        self._idle_step_s += turn.step_s
+        if self._idle_turns >= IDLE_TURNS:
+            self.ledger.plain_turns(self._idle_turns, 1.0 + self._idle_draft_s / self._idle_step_s)
+            self._idle_turns, self._idle_draft_s, self._idle_step_s = 0, 0.0, 0.0
 
     def end(self, request_id: str) -> None:
         """A request has ended. Unknown ones are ignored."""

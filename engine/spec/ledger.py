@@ -83,6 +83,24 @@ class Ledger:
         self._measured = self._measured * keep + measured / plain
         self._turns += 1
 
+    def plain_turns(self, count: int, measured: float) -> None:
+        """So many decode turns are over in which no draft was made or verified: as many calls of `turn` in one.
+
+        measured: what they took, in plain steps each.
+        """
+        self.allowance = min(self.allowance + PROBES * count, MOST_SAVED)
+        keep = (1.0 - 1.0 / MEMORY) ** count
+        self._balance *= keep
+        self._elapsed = self._elapsed * keep + count
+        loss = -self._balance / (self._elapsed + GRACE)
+        self.cautious = loss > (RECOVERED if self.cautious else MOST_LOSS)
+        keep = (1.0 - 1.0 / RATE_MEMORY) ** count
+        self._worth, self._spent = self._worth * keep + count, self._spent * keep + count
+        keep = (1.0 - 1.0 / GAIN_MEMORY) ** count
+        self._plain = self._plain * keep + count
+        self._measured = self._measured * keep + count * measured
+        self._turns += count
+
 
 class Probe:
     """When something is tried again that was not found worth it. owner: whose draft is the probe of this turn."""

@@ -26,6 +26,7 @@ from engine.core.speculation import (
 from engine.core.step import SchedulerOutput, StepResult
 from engine.spec.base import DraftWish, Proposer
 from engine.spec.controller import Candidate, Outcome, SpecController, TurnTimes
+from engine.spec.patience import Patience
 
 MAX_TRACES = 4096  # verified drafts that wait to be taken: the oldest go first
 
@@ -56,6 +57,8 @@ class Speculator:
         self._scheduler = scheduler
         self._steps = 0
         self._draft_s = 0.0  # of the turn that is on
+        self._asked: list[Request] = []  # in it
+        self._patience = Patience()
         self._traces: deque[VerifiedDraft] = deque(maxlen=MAX_TRACES)
         scheduler.on_end = self._end
 
@@ -97,32 +100,34 @@ class Speculator:
     def draft(self) -> None:
         """Gives requests whose next token is due a draft, where that pays."""
         self._draft_s = 0.0
+        self._asked = []
         due = self._scheduler.decoding()
         for request in due:
             request.draft = NO_DRAFT  # the last step may have had no room for it
         if not self.enabled:
             return
-        wanting = [
-            (request, limit)
-            for request in due
-            if (limit := self._limit(request)) > 0 and self._scheduler.reserve(request, request.num_tokens + limit)
-        ]
+        wanting = [(request, limit) for request in due if (limit := self._limit(request)) > 0]
         if not wanting:
             return
         start = time.perf_counter()
         candidates = [self._candidate(request, limit) for request, limit in wanting]
         others = len(self._scheduler.running) - len(wanting)
         costly = self.controller.plan(candidates, others)
-        drafts = self._propose(
-            [
-                DraftWish(request, limit, min(limit, count))
-                for (request, limit), count in zip(wanting, costly, strict=True)
-            ]
-        )
-        judged = [_judged(request, draft) for (request, _), draft in zip(wanting, drafts, strict=True)]
-        counts = self.controller.trim(candidates, judged, others)
-        for (request, _), draft, count in zip(wanting, drafts, counts, strict=True):
-            request.draft = draft.part(count)
+        asked = [
+            index
+            for index, (request, limit) in enumerate(wanting)
+            if self._is_asked(request, costly[index]) and self._scheduler.reserve(request, request.num_tokens + limit)
+        ]
+        if asked:
+            drafts = [NO_DRAFT] * len(wanting)
+            wishes = [DraftWish(*wanting[index], min(wanting[index][1], costly[index])) for index in asked]
+            for index, draft in zip(asked, self._propose(wishes), strict=True):
+                drafts[index] = draft
+            judged = [_judged(request, draft) for (request, _), draft in zip(wanting, drafts, strict=True)]
+            counts = self.controller.trim(candidates, judged, others)
+            for (request, _), draft, count in zip(wanting, drafts, counts, strict=True):
+                request.draft = draft.part(count)
+        self._asked = [wanting[index][0] for index in asked]
         self._draft_s = time.perf_counter() - start
 
     def observe(self, plan: SchedulerOutput, result: StepResult) -> None:
@@ -148,8 +153,14 @@ class Speculator:
                 self._trace(plan, result, request)
         self.total.draft_s += self._draft_s
         self.total.verify_s += result.step_s if verifying else 0.0
-        if self.enabled:
+        for request in self._asked:
+            self._patience.learned(request.request_id, self._steps - 1, result.num_accepted.get(request.request_id, 0))
+        if not self.enabled:
+            return
+        if self._asked:
             self.controller.observe(outcomes, self._times(plan, result))
+        elif self._draft_s:
+            self.controller.idle(self._times(plan, result))
 
     def take_traces(self) -> list[VerifiedDraft]:
         """The verified drafts of traced requests since the last call, oldest first."""
@@ -164,6 +175,12 @@ class Speculator:
             _stats(name, self.by_proposer.get(name, DraftCounters()), *states.get(name, ("on", "")))
             for name in dict.fromkeys([*self.by_proposer, *states])
         ]
+
+    def _is_asked(self, request: Request, num_costly: int) -> bool:
+        """Whether a request's proposer is asked in this turn; where its drafter is, it is in any case."""
+        if num_costly > 0 or not request.speculation.adaptive:
+            return True
+        return self._patience.is_due(request.request_id, self._steps)
 
     def _limit(self, request: Request) -> int:
         """The most drafts that may be verified for a request now: the token behind them has to fit, too."""
@@ -232,6 +249,7 @@ class Speculator:
         for proposer in self.proposers.values():
             proposer.end(request)
         self.controller.end(request.request_id)
+        self._patience.end(request.request_id)
 
 
 def _judged(request: Request, draft: Draft) -> Draft:

@@ -19,7 +19,7 @@ from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_steps_of_several_sizes_are_timed(dtype: str, tmp_path: Path) -> None:
     options = LoadOptions(dtype=dtype, kv_cache_memory_bytes=64 << 20)
-    loaded = load(tiny_llama_checkpoint(tmp_path / "tiny"), dtype=dtype)
+    loaded = load(tiny_llama_checkpoint(tmp_path / "tiny"), dtype=dtype, speculation="suffix")
     start = time.perf_counter()
     samples = measure(loaded.runner, options, budget_s=20.0)
     assert time.perf_counter() - start < 10.0
@@ -39,7 +39,7 @@ def test_a_slow_model_is_timed_at_two_sizes(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_small_engine_is_asked_for_no_more_than_it_holds(tmp_path: Path) -> None:
     small = {"max_num_seqs": 1, "num_speculative_tokens": 2, "max_num_batched_tokens": 16, "max_model_len": 32}
-    loaded = load(tiny_llama_checkpoint(tmp_path / "tiny"), **small)
+    loaded = load(tiny_llama_checkpoint(tmp_path / "tiny"), speculation="suffix", **small)
     samples = measure(loaded.runner, LoadOptions(**small))
     assert {(sample.num_rows, sample.num_requests) for sample in samples} == {(1, 1), (2, 1), (3, 1)}
 

@@ -65,6 +65,9 @@ class AlwaysAll(SpecController):
     def observe(self, outcomes: Sequence[Outcome], turn: TurnTimes) -> None:
         pass
 
+    def idle(self, turn: TurnTimes) -> None:
+        pass
+
     def end(self, request_id: str) -> None:
         pass
 
