@@ -28,6 +28,7 @@ class DrafterFields:
     feature_layers: tuple[int, ...]
     fingerprint: str
     norm_before_residual: bool
+    wins: bool
 
     def layer_config(self, values: dict[str, Any], vocabulary: int) -> ModelConfig:
         """The configuration of EAGLE's one layer and its head of `vocabulary` rows."""
@@ -58,7 +59,8 @@ def read_drafter_fields(path: Path, values: dict[str, Any]) -> DrafterFields:
     layers = own.get("feature_layers") or nested.get(_LAYERS) or fields.get(_LAYERS) or []
     if not isinstance(layers, list) or not all(type(layer) is int for layer in layers):
         raise CheckpointError(f"{path}: {_LAYERS} is {layers!r:.80}, expected a list of layer numbers")
-    return DrafterFields(path, _kind(fields, own), tuple(layers), fingerprint, before)
+    kind, wins = _kind(fields, own), own.flag("wins")
+    return DrafterFields(path, kind, tuple(layers), fingerprint, before, wins)
 
 
 def _kind(fields: Fields, own: Fields) -> str:

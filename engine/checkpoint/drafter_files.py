@@ -31,7 +31,8 @@ class DrafterFile:
     kind: "eagle" | "medusa" | "draft_model". info: its tensors by canonical names and its configuration, whose
     vocab_size is that of its head. target_ids: the tensor d2t, or None: the ids are the target's. feature_layers: the
     target's layers whose inputs it reads; empty: the default for the target's depth. fingerprint: of the weights that
-    it was trained for; "" where it does not say. norm_before_residual, num_heads: EAGLE's and Medusa's variants.
+    it was trained for; "" where it does not say. norm_before_residual, num_heads: EAGLE's and Medusa's variants. wins:
+    whether it says that it has beaten drafts without a drafter on the bench; a shipped one serves `auto` only then.
     """
 
     path: Path
@@ -42,6 +43,7 @@ class DrafterFile:
     fingerprint: str = ""
     norm_before_residual: bool = False
     num_heads: int = 0
+    wins: bool = False
 
     @property
     def num_features(self) -> int:
@@ -162,7 +164,8 @@ def _read_eagle(
     if "embed_tokens.weight" in tensors:
         shapes["embed_tokens.weight"] = (tensors["embed_tokens.weight"].shape[0], config.hidden_size)
     info, ids = _checked(path, values, tensors, shapes, config)
-    return DrafterFile(path, "eagle", info, ids, found.feature_layers, found.fingerprint, found.norm_before_residual)
+    before, layers = found.norm_before_residual, found.feature_layers
+    return DrafterFile(path, "eagle", info, ids, layers, found.fingerprint, before, wins=found.wins)
 
 
 def _eagle_shapes(hidden: int, vocabulary: int, features: int, config: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -199,7 +202,7 @@ def _read_medusa(
         shapes[f"medusa_head.{head}.1.weight"] = (vocabulary, hidden)
     config = found.head_config(hidden, vocabulary)
     info, ids = _checked(path, values, tensors, shapes, config)
-    return DrafterFile(path, "medusa", info, ids, (), found.fingerprint, num_heads=heads)
+    return DrafterFile(path, "medusa", info, ids, (), found.fingerprint, num_heads=heads, wins=found.wins)
 
 
 def _required(path: Path, tensors: dict[str, TensorInfo], name: str) -> TensorInfo:

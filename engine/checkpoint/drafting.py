@@ -99,6 +99,9 @@ def _with_shipped(info: CheckpointInfo, wish: str) -> Drafting:
     try:
         path = None if info.config.transformers_class else shipped_drafter(info)
         drafter = None if path is None else read_drafter(path)
+        if drafter is not None and wish == "auto" and not drafter.wins:
+            reason = f"{drafter.path.name} is a drafter for it, but has not beaten {PLAIN} on the bench; hybrid uses it"
+            return Drafting(PLAIN, settings=[EffectiveSetting("speculation", wish, PLAIN, reason)])
         if drafter is not None and (wish not in BY_DRAFTER or drafter.kind == wish):
             return _fitted(info, drafter, "hybrid" if wish == "auto" else wish)
     except CheckpointError as error:

@@ -77,7 +77,12 @@ def test_the_choice_by_option(target: Path, drafter: Path, tmp_path: Path, monke
     assert chosen(speculation="ngram", drafter=path) == ("ngram", "")
     write_drafter(tmp_path / "other", for_target(tiny_llama_checkpoint(tmp_path / "t", seed=4)), eagle_tensors())
     assert chosen() == ("suffix", "")
-    write_drafter(tmp_path / "ours", for_target(target), eagle_tensors())
+    ours = for_target(target)
+    write_drafter(tmp_path / "ours", ours, eagle_tensors())
+    assert chosen() == ("suffix", "")
+    assert "has not beaten suffix" in decide(info, LoadOptions()).settings[0].reason
+    assert chosen(speculation="hybrid") == ("hybrid", "eagle")
+    write_drafter(tmp_path / "ours", ours | {"pizarra": ours["pizarra"] | {"wins": True}}, eagle_tensors())
     assert chosen() == ("hybrid", "eagle")
     assert chosen(speculation="eagle") == ("eagle", "eagle")
     assert decide(info, LoadOptions()).settings == []
