@@ -42,7 +42,9 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
-    options = LoadOptions(kv_cache_memory_bytes=POOL_BYTES, max_model_len=1024, num_threads=arguments.threads)
+    options = LoadOptions(
+        speculation="off", kv_cache_memory_bytes=POOL_BYTES, max_model_len=1024, num_threads=arguments.threads
+    )
     model = arguments.model or default_model()
     with tempfile.TemporaryDirectory() as folder:
         export(read_checkpoint(model), Path(folder), torch.bfloat16)

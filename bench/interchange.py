@@ -224,7 +224,7 @@ def compare_tokens(vllm: Path, checkpoints: list[Path]) -> Iterator[tuple[str, b
 
 def gaps_of(path: Path, prompt: list[int], tokens: list[int]) -> list[float]:
     """By how much the log probability of each token lies below that of the most likely one, in fp32."""
-    options = LoadOptions(dtype="float32", max_model_len=256, kv_cache_memory_bytes=64 << 20)
+    options = LoadOptions(speculation="off", dtype="float32", max_model_len=256, kv_cache_memory_bytes=64 << 20)
     engine = load_engine(path, options, lambda stage, done, total, message: None).engine
     sampling = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1)
     refusal = engine.add_request("text", prompt + tokens, sampling)

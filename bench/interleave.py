@@ -49,7 +49,10 @@ def measure(model: Path, threads: int, rounds: int, thresholds: Sequence[int] = 
     found = []
     for threshold in thresholds:
         options = LoadOptions(
-            kv_cache_memory_bytes=POOL_BYTES, num_threads=threads, long_prefill_token_threshold=threshold
+            speculation="off",
+            kv_cache_memory_bytes=POOL_BYTES,
+            num_threads=threads,
+            long_prefill_token_threshold=threshold,
         )
         engine = load_engine(model, options, lambda stage, done, total, message: None).engine
         torch.set_num_threads(1)  # as in the engine process: the kernels have threads of their own

@@ -88,7 +88,7 @@ def logprobs(path: Path, token_ids: list[int], **wishes: Any) -> Tensor:
     """fp64 [tokens, V] at every position of the text."""
     rows = -(-len(token_ids) // 16) * 16
     limits = {"max_model_len": 2048, "max_num_seqs": rows, "max_num_batched_tokens": rows}
-    options = LoadOptions(kv_cache_memory_bytes=POOL_BYTES, **limits, **wishes)
+    options = LoadOptions(speculation="off", kv_cache_memory_bytes=POOL_BYTES, **limits, **wishes)
     loaded = load_engine(path, options, lambda stage, done, total, message: None)
     return prompt_logits(loaded.runner, token_ids).double().log_softmax(-1)
 

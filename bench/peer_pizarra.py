@@ -36,6 +36,7 @@ class Pizarra:
 
     def load(self, model: str, threads: int, max_seqs: int, max_len: int) -> dict[str, Any]:
         self.options = LoadOptions(
+            speculation="off",
             kv_cache_memory_bytes=POOL_BYTES,
             max_model_len=max_len,
             max_num_seqs=max_seqs,

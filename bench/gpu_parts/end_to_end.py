@@ -33,6 +33,7 @@ def load(task: Task, config: ModelConfig, batch: int, tokens: int, *, coded: boo
     blocks = batch * -(-tokens // BLOCK_SIZE) + 1
     dtype, size = ("float32", 4) if task.dry else ("bfloat16", 2)
     options = LoadOptions(
+        speculation="off",
         dtype=dtype,
         device="cpu" if task.dry else "cuda",
         kernel_backend="triton_ops" if task.dry else "auto",

@@ -72,6 +72,7 @@ def _compare(
     """Logits, and whether a row's bits depend on its company."""
     info = read_checkpoint(folder)
     options = LoadOptions(
+        speculation="off",
         dtype=dtype,
         device="cpu" if task.dry else "cuda",
         kernel_backend="triton_ops" if task.dry else "auto",
