@@ -85,7 +85,7 @@ def with_servers(names: Sequence[str]) -> list[str]:
 
 def _ours(wishes: Wishes, stack: ExitStack) -> Server:
     server = stack.enter_context(pizarra(wishes.folder / "home", {MODEL: wishes.models.gguf}))
-    server.load(MODEL, max_num_seqs=wishes.max_seqs, num_threads=wishes.threads)
+    server.load(MODEL, max_num_seqs=wishes.max_seqs, num_threads=wishes.threads, speculation="off")
     return Server(OURS, server.url, server.running.process.pid)
 
 

@@ -60,7 +60,8 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         ours = stack.enter_context(pizarra(folder / "home", {MODEL: model}))
-        ours.load(MODEL, max_num_seqs=max(arguments.concurrency), num_threads=arguments.threads)
+        limits = {"max_num_seqs": max(arguments.concurrency), "num_threads": arguments.threads}
+        ours.load(MODEL, **limits, speculation="off")  # the peers decode plainly, too
         engines = {"Pizarra": Engine(_streamed(ours.url), ours.running.process.pid)}
         engines |= _peers(info, folder, arguments, ours.engine()["max_model_len"], stack)
         bandwidths = [read_bandwidth(torch.device("cpu"))]

@@ -19,12 +19,13 @@ class DraftWish:
     """A request whose next token is due, and how many drafts it may have.
 
     num_drafts: at most, from anybody; at least 1. num_costly: at most from a drafter that computes on the device; 0
-    where the controller finds that this does not pay.
+    where the controller finds that this does not pay. costly_hope: how many of these it expects to be accepted.
     """
 
     request: Request
     num_drafts: int
     num_costly: int
+    costly_hope: float = 0.0
 
 
 class Proposer(Protocol):

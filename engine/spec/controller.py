@@ -97,6 +97,7 @@ class SpecController:
         self._priced: tuple[int, float, float] | None = None
         self._forced = False  # somebody in this turn takes the limit whatever it costs
         self._idle_turns, self._idle_draft_s, self._idle_step_s = 0, 0.0, 0.0
+        self._hopes: list[list[float]] = []  # of each candidate of this turn: the chances of the drafter's drafts
         self._draft_probe = Probe()
         self._verify_probe = Probe()
 
@@ -113,6 +114,7 @@ class SpecController:
         self._draft_probe.owner = ""
         wishes = [0] * len(candidates)
         gains: list[_Hope] = []
+        hopes = self._hopes = [list[float]() for _ in candidates]
         for index, candidate in enumerate(candidates):
             known = self._requests.get(candidate.request_id)
             if known is None:
@@ -120,7 +122,7 @@ class SpecController:
             if not candidate.adaptive:
                 self._forced = True
                 wishes[index] = candidate.limit if candidate.costly else 0
-            elif candidate.costly and candidate.limit > 0:
+            if candidate.costly and candidate.limit > 0:
                 survival = share = 1.0
                 expected = self.acceptance.expected(
                     candidate.request_id, candidate.costly, candidate.limit, candidate.greedy
@@ -130,7 +132,9 @@ class SpecController:
                     share *= kept
                     if survival * share < LEAST_CHANCE:
                         break
-                    gains.append((survival * share, index, share, depth))
+                    hopes[index].append(survival)
+                    if candidate.adaptive:
+                        gains.append((survival * share, index, share, depth))
         if not self._costly:
             return wishes
         if self.switch.allows(self._turn) and self.switch.state == "on" and not self.ledger.cautious:
@@ -140,6 +144,11 @@ class SpecController:
         if not self._drafting and not self._forced and self.switch.state != "off":
             self._probe_drafter(candidates, num_other_rows, wishes)
         return wishes
+
+    def hope(self, index: int, count: int) -> float:
+        """How many of `count` drafts of the costly drafter are expected to be accepted; index: of the candidate that
+        the last `plan` had."""
+        return sum(self._hopes[index][:count])
 
     def trim(self, candidates: Sequence[Candidate], drafts: Sequence[Draft], num_other_rows: int) -> list[int]:
         """How many tokens of each candidate's draft are verified. Same candidates as `plan` had, in the same order."""

@@ -1,9 +1,8 @@
 """Suffix decoding where its match is strong, else the drafter, else what suffix decoding has.
 
 A suffix draft costs nothing and a drafter's passes do, so the question is only which brings more tokens. *Strong* is a
-suffix draft that expects at least as many accepted tokens as a drafter whose every token is accepted with
-STRONG_CHANCE would, of as many: for eight, a match of three tokens and more, or of two that several places agree on.
-Knows nothing of how either drafts; a draft bears the name of who made it. Never imports torch.
+suffix draft that expects at least as many accepted tokens as the controller expects of the drafter, from what it has
+seen of it. Knows nothing of how either drafts; a draft bears the name of who made it. Never imports torch.
 Invariant: the drafter is asked once a turn at most, only for requests that may have costly drafts, and for no more
 tokens than that.
 """
@@ -11,13 +10,12 @@ tokens than that.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.core.request import Request
 from engine.core.speculation import Draft
 from engine.spec.base import DraftWish, Proposer
 from engine.spec.suffix import SuffixProposer
-
-STRONG_CHANCE = 0.75  # of each token: a good drafter's, and above what a short match keeps in open chat
 
 
 class HybridProposer:
@@ -38,7 +36,7 @@ class HybridProposer:
         weak = [
             index
             for index, (wish, one) in enumerate(zip(wishes, found, strict=True))
-            if wish.num_costly > 0 and one.expected < _strong(wish.num_drafts)
+            if wish.num_costly > 0 and (not one.token_ids or one.expected < wish.costly_hope)
         ]
         if not weak:
             return drafts
@@ -59,11 +57,6 @@ class HybridProposer:
         self.drafter.clear()
 
 
-def _strong(count: int) -> float:
-    """The accepted tokens to expect of `count` drafts that are accepted with STRONG_CHANCE each."""
-    return STRONG_CHANCE * (1.0 - STRONG_CHANCE**count) / (1.0 - STRONG_CHANCE)
-
-
 def _costly_part(wish: DraftWish) -> DraftWish:
     """The wish as the drafter gets it."""
-    return DraftWish(wish.request, min(wish.num_drafts, wish.num_costly), wish.num_costly)
+    return replace(wish, num_drafts=min(wish.num_drafts, wish.num_costly))

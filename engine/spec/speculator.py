@@ -120,7 +120,7 @@ class Speculator:
         ]
         if asked:
             drafts = [NO_DRAFT] * len(wanting)
-            wishes = [DraftWish(*wanting[index], min(wanting[index][1], costly[index])) for index in asked]
+            wishes = [self._wish(*wanting[index], index, costly[index]) for index in asked]
             for index, draft in zip(asked, self._propose(wishes), strict=True):
                 drafts[index] = draft
             judged = [_judged(request, draft) for (request, _), draft in zip(wanting, drafts, strict=True)]
@@ -175,6 +175,10 @@ class Speculator:
             _stats(name, self.by_proposer.get(name, DraftCounters()), *states.get(name, ("on", "")))
             for name in dict.fromkeys([*self.by_proposer, *states])
         ]
+
+    def _wish(self, request: Request, limit: int, index: int, num_costly: int) -> DraftWish:
+        count = min(limit, num_costly)
+        return DraftWish(request, limit, count, self.controller.hope(index, count) if count else 0.0)
 
     def _is_asked(self, request: Request, num_costly: int) -> bool:
         """Whether a request's proposer is asked in this turn; where its drafter is, it is in any case."""

@@ -58,6 +58,9 @@ class AlwaysAll(SpecController):
     def plan(self, candidates: Sequence[Candidate], num_other_rows: int) -> list[int]:
         return [candidate.limit for candidate in candidates]
 
+    def hope(self, index: int, count: int) -> float:
+        return 0.5 * count
+
     def trim(self, candidates: Sequence[Candidate], drafts: Sequence[Draft], num_other_rows: int) -> list[int]:
         pairs = zip(candidates, drafts, strict=True)
         return [min(candidate.limit, len(draft.token_ids)) for candidate, draft in pairs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from engine.core.request import Request
@@ -45,7 +46,7 @@ class Drafter:
 
 
 def wish(tokens: list[int], name: str, drafts: int, costly: int) -> DraftWish:
-    return DraftWish(request_of(list(tokens), name=name), drafts, costly)
+    return DraftWish(request_of(list(tokens), name=name), drafts, costly, 0.45 * costly)
 
 
 def test_the_drafter_is_asked_once_and_only_where_the_match_is_weak_and_it_pays() -> None:
@@ -82,15 +83,15 @@ def test_the_drafter_is_left_alone_where_nobody_needs_it() -> None:
     assert drafter.calls == []
 
 
-def test_a_match_is_strong_by_length_and_by_agreement_whatever_the_wish() -> None:
-    long = [1, 2, 3, 4, 5, *range(60, 75), 1, 2, 3, 4, 5]
-    agreed = [4, 5, *range(60, 75), 1, 4, 5, *range(60, 75), 2, 4, 5]
-    one = [5, 6, 9, 5]
-    for drafts in (1, 2, 4, 8, 15):
-        for tokens, maker in ((long, "suffix"), (agreed, "suffix"), (one, "eagle")):
-            proposer = HybridProposer(SuffixProposer(), Drafter())
-            (draft,) = proposer.propose([wish(tokens, "r", drafts, drafts)])
-            assert draft.proposer == maker, (drafts, tokens)
+def test_a_draft_is_strong_that_expects_as_much_as_the_drafter_is_expected_to_give() -> None:
+    (own,) = SuffixProposer().continuations([wish(STRONG, "r", 8, 8)])
+    assert own.expected > 1.0
+    for hope, maker in ((own.expected * 0.99, "suffix"), (own.expected * 1.01, "eagle"), (0.0, "suffix")):
+        proposer = HybridProposer(SuffixProposer(), Drafter())
+        (draft,) = proposer.propose([replace(wish(STRONG, "r", 8, 8), costly_hope=hope)])
+        assert draft.proposer == maker, hope
+    (draft,) = HybridProposer(SuffixProposer(), Drafter()).propose([replace(wish(NOTHING, "r", 8, 8), costly_hope=0.0)])
+    assert draft.proposer == "eagle"  # nothing is no draft to prefer
 
 
 def test_both_hear_of_the_end_and_of_clear() -> None:
