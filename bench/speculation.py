@@ -1,9 +1,10 @@
 """What speculation gains over our own plain decoding, and other engines' gains beside it: `make bench-speculation`.
 
-Every way to decode has an engine of its own in this process; they take turns group by group of prompts, and each round
-begins with another one, so that a noisy machine hits them alike. Every answer is compared with plain decoding's, token
-by token: a speed-up on other text is none. Then vLLM and llama.cpp on the same prompts, each against itself, and what a
-draft model costs. The figures go to a file, and from there to docs/ (bench/speculation_report.py).
+All ways to decode share one engine, each with proposers and a controller of its own; they take turns group by group of
+prompts, and each round begins with another one, so that a noisy machine hits them alike. Every answer is compared with
+plain decoding's, token by token: a speed-up on other text is none. Then vLLM and llama.cpp on the same prompts, each
+against itself, and what a draft model costs. The figures go to a file, and from there to docs/
+(bench/speculation_report.py).
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from bench.bandwidth import read_bandwidth
 from bench.compare_workers import PEERS, Models
 from bench.decode import default_model
 from bench.serving_report import machine
-from bench.speculation_engine import MAX_LEN, POOL_BYTES, Answered, BenchEngine, Work, load
+from bench.speculation_engine import MAX_LEN, POOL_BYTES, Answered, BenchEngine, Work, another_way, load
 from bench.speculation_report import write_page
 from bench.speculation_results import CONTROL, PLAIN, WARM, Arm, Case, Counts, Measured, Results, loops
 from bench.speculation_sets import ORDER, EncodedPrompt, PromptSet, encode, read_sets
 from bench.transformers_llama import export
 from engine.checkpoint import read_checkpoint
+from engine.checkpoint.drafter_files import shipped_drafter
+from engine.checkpoint.drafting import decide
 from engine.config import LoadOptions
 from engine.core.speculation import SpeculationParams
 from engine.vocab import load_vocab
@@ -60,18 +63,32 @@ class Run:
     def say(self, text: str) -> None:
         print(f"{time.monotonic() - self._start:5.0f} s  {text}", flush=True)
 
-    def load_engines(self) -> None:
-        """Plain decoding, once more for the control, what an engine uses by itself, and every other proposer it has."""
-        self._load(PLAIN, "off")
-        if self.arguments.control:
-            self._load(CONTROL, "off")
-        first = self._load("", "auto")
-        first.name = first.engine.speculator.default
-        others = self.arguments.proposers or first.engine.speculator.proposers
-        for name in others:
-            if name != first.name:
-                self._load(name, name)
-        self.results.facts |= {"default": first.name, **_exactness(first)}
+    def load_engine(self) -> None:
+        """One engine, since two of them differ by where their memory lies. Its ways to decode: plainly, once more for
+        the control, as an engine does by itself, and by every other proposer it has."""
+        options = LoadOptions(
+            kv_cache_memory_bytes=POOL_BYTES,
+            max_model_len=MAX_LEN,
+            max_num_seqs=max(self.arguments.batches),
+            num_threads=self.arguments.threads,
+            drafter=str(self.arguments.drafter or shipped_drafter(read_checkpoint(self.model)) or ""),
+        )
+        loaded = load(PLAIN, self.model, options, SpeculationParams()).loaded
+        by_itself = decide(loaded.info, LoadOptions(drafter=str(self.arguments.drafter or ""))).speculation
+        known = list(loaded.engine.speculator.proposers)
+        others = [name for name in self.arguments.proposers or known if name != by_itself]
+        plain = [PLAIN, CONTROL] if self.arguments.control else [PLAIN]
+        for name in [*plain, by_itself, *others]:
+            self.engines.append(another_way(name, loaded, options, "off" if name in plain else name))
+        told = [f"{each.name}: {each.effective} ({each.reason})" for each in loaded.settings if each.reason]
+        what = f"at most {options.num_speculative_tokens} drafts; drafter: {options.drafter or 'none'}"
+        self.results.facts |= {
+            "default": by_itself,
+            "engine": "; ".join([what, *told]),
+            "exactness": loaded.exactness.level,
+            "exactness_reason": loaded.exactness.reason,
+        }
+        self.say(f"loaded: {', '.join(one.name for one in self.engines)}")
 
     def groups(self, one: PromptSet, batch: int, temperature: float) -> list[Work]:
         """The prompts of a set, so many at a time."""
@@ -84,7 +101,7 @@ class Run:
         """One case in all ways."""
         found = Measured(Case(one.key, batch, temperature))
         groups = self.groups(one, batch, temperature)
-        engines = [each for each in self.engines if each.name != CONTROL or temperature == 0]
+        engines = self.engines
         for each in engines:
             found.arms[each.name] = Arm()
         self.results.bandwidths.append(self._bandwidth())
@@ -97,24 +114,6 @@ class Run:
         gains = ", ".join(f"{name} {found.gain(name) or 'VOID'}" for name in found.arms if name != PLAIN)
         self.say(f"{one.key}, {found.case.how}, batch {batch}: plain {found.speed(PLAIN):.0f} tok/s; {gains}")
         self.results.save(self.arguments.results)
-
-    def _load(self, name: str, speculation: str) -> BenchEngine:
-        options = LoadOptions(
-            kv_cache_memory_bytes=POOL_BYTES,
-            max_model_len=MAX_LEN,
-            max_num_seqs=max(self.arguments.batches),
-            num_threads=self.arguments.threads,
-            speculation=speculation,
-            drafter=str(self.arguments.drafter or "") if speculation != "off" else "",
-        )
-        one = load(name, self.model, options, SpeculationParams(enabled=speculation != "off"))
-        self.engines.append(one)
-        told = [f"{each.name}: {each.effective} ({each.reason})" for each in one.loaded.settings if each.reason]
-        name = name or one.engine.speculator.default
-        what = f"speculation={speculation}, at most {options.num_speculative_tokens} drafts"
-        self.results.facts.setdefault("engines", {})[name] = "; ".join([what, *told])
-        self.say(f"{name} is loaded")
-        return one
 
     def _work(self, one: PromptSet, prompts: Sequence[EncodedPrompt], first: int, temperature: float) -> Work:
         return Work(prompts, [first + index for index in range(len(prompts))], one.max_tokens, temperature)
@@ -178,7 +177,7 @@ def main() -> int:
     model = arguments.model or default_model()
     run = Run(arguments, model)
     run.results.facts = _facts(run)
-    run.load_engines()
+    run.load_engine()
     for temperature in arguments.temperatures:
         for batch in arguments.batches:
             for one in run.sets:
@@ -220,10 +219,6 @@ def _peers(run: Run) -> None:
         speculation_peers.measure(wishes, work, run.results, run.say)
 
 
-def _exactness(one: BenchEngine) -> dict[str, str]:
-    return {"exactness": one.loaded.exactness.level, "exactness_reason": one.loaded.exactness.reason}
-
-
 def _facts(run: Run) -> dict[str, Any]:
     return {
         "date": f"{datetime.datetime.now().astimezone():%Y-%m-%d %H:%M}",
@@ -247,7 +242,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--proposers", nargs="+", metavar="NAME", help="beside the default; else all that are there")
     parser.add_argument("--drafter", type=Path, help="a drafter's folder; else the one tied to the model, if any")
-    parser.add_argument("--no-control", dest="control", action="store_false", help="no second plain engine")
+    parser.add_argument("--no-control", dest="control", action="store_false", help="no second plain way")
     parser.add_argument("--no-warm", dest="warm", action="store_false", help="no runs that keep past outputs")
     parser.add_argument("--no-costs", dest="costs", action="store_false", help="no draft model for larger ones")
     parser.add_argument("--no-peers", dest="with_peers", action="store_false", help="no other engines")
@@ -259,7 +254,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--write", type=Path, help="the page to write, for instance docs/speculation-bench.md")
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.rounds, arguments.control, arguments.warm = 1, False, False
+        arguments.rounds, arguments.warm = 1, False
     return arguments
 
 

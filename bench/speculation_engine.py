@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,8 +21,9 @@ from engine.config import MIB, LoadOptions
 from engine.core.outputs import RequestOutput
 from engine.core.sampling_params import Guided, SamplingParams
 from engine.core.speculation import SpeculationParams
-from engine.loading import LoadedEngine, load_engine
+from engine.loading import LoadedEngine, load_engine, make_speculation
 from engine.protocol import EngineStats
+from engine.spec.speculator import Speculator
 
 POOL_BYTES = 512 * MIB
 MAX_LEN = 1024  # tokens of a prompt and its answer, more than any here has
@@ -57,12 +59,16 @@ class Answered:
 
 
 class BenchEngine:
-    """One loaded engine. name: what its gains are shown under."""
+    """One way for a loaded engine to decode. name: what its gains are shown under."""
 
-    def __init__(self, name: str, loaded: LoadedEngine, wish: SpeculationParams) -> None:
+    def __init__(
+        self, name: str, loaded: LoadedEngine, wish: SpeculationParams, speculator: Speculator | None = None
+    ) -> None:
+        """speculator: of this way alone, where several share the engine; None: the engine's own."""
         self.name = name
         self.loaded = loaded
         self.engine = loaded.engine
+        self.speculator = speculator or loaded.engine.speculator
         self._wish = wish
         self._number = 0
 
@@ -75,10 +81,11 @@ class BenchEngine:
     def answer(self, work: Work, *, keep: bool = False) -> Answered:
         """Answers all prompts at once. keep: what was learned of past outputs stays. RuntimeError on a refusal."""
         engine = self.engine
+        engine.speculate_by(self.speculator)
         if not keep:
-            engine.speculator.clear()
+            self.speculator.clear()
         before = engine.stats()
-        verify_steps, plain_s, drafts = 0, 0.0, engine.speculator.total
+        verify_steps, plain_s, drafts = 0, 0.0, self.speculator.total
         names = self._add(work, work.max_tokens, self._wish)
         answers: dict[str, list[int]] = {name: [] for name in names}
         start = time.perf_counter()
@@ -101,7 +108,7 @@ class BenchEngine:
         names = []
         for index, prompt in enumerate(work.prompts):
             self._number += 1
-            name = f"bench {self._number}"
+            name = f"{self.name} {self._number}"
             sampling = work.sampling(index, max_tokens)
             refused = self.engine.add_request(name, list(prompt.token_ids), sampling, speculation=wish)
             if refused is not None:
@@ -120,6 +127,16 @@ def load(name: str, model: Path, options: LoadOptions, wish: SpeculationParams) 
     loaded = load_engine(model, options, lambda stage, done, total, message: None)
     torch.set_num_threads(1)  # as in the engine process: the kernels have threads of their own
     return BenchEngine(name, loaded, wish)
+
+
+def another_way(name: str, loaded: LoadedEngine, options: LoadOptions, speculation: str) -> BenchEngine:
+    """The same engine, speculating by `speculation`, with proposers and a controller that have learned nothing."""
+    plan = loaded.plan
+    drafting = replace(plan.drafting, speculation=speculation)
+    fresh = make_speculation(loaded.runner, drafting, len(plan.kv.groups), options)
+    limits: dict[str, Any] = {"max_drafts": options.num_speculative_tokens, "rule": options.speculation_rule}
+    speculator = Speculator(loaded.engine.scheduler, fresh, **limits)
+    return BenchEngine(name, loaded, SpeculationParams(enabled=speculation != "off"), speculator)
 
 
 def _counts(before: EngineStats, after: EngineStats, answers: int) -> Counts:

@@ -51,14 +51,14 @@ writes this page; [speculation.md](speculation.md) says how it works and what th
 
 - The prompts are those of `bench/prompts/`, {prompts}. Answers end by themselves, or at {lengths} tokens. The model is
   small: where it would not do what is asked for, the prompt gives the first words of the answer.
-- Every way to decode has an engine of its own in one process. They take turns prompt by prompt, and every round begins
-  with another one. The clock runs over decoding alone: a prompt's blocks are in the prefix cache.
+- All ways to decode share one engine, each with proposers and a controller of its own. They take turns prompt by
+  prompt, and every round begins with another one. The clock runs over decoding alone: a prompt's blocks are in the prefix cache.
 - What is kept of past answers is dropped before every group of prompts; the figures of "{warm}" are of a second
   run over the same prompts that kept it, and say what a repeated question gains.
 - Every answer is compared with plain decoding's, token by token, at temperature 1 as well, where both draw with the
   same seed. One that differs would void the figures of its case.
 - A gain is the ratio of the sums over prompts of the median times over rounds, with its 95 % interval from drawing
-  rounds and prompts anew. "{control}" is a second engine without speculation: what noise alone does to a ratio.
+  rounds and prompts anew. "{control}" is plain decoding as one more way: what noise alone does to a ratio.
 """
 
 
@@ -98,7 +98,7 @@ def _facts(results: Results) -> list[str]:
     lines = [what]
     if facts["quick"]:
         lines += ["", "**A short run, to see that everything works: these are no measurements.**"]
-    lines += ["", *(f"- {name}: {what}" for name, what in facts["engines"].items())]
+    lines += ["", f"By itself an engine speculates by {facts['default']}. The engine: {facts['engine']}."]
     return [*lines, "", f"![Gains by prompt set, batch and way to draw]({IMAGE})"]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 PLAIN = "off"
-CONTROL = "off again"  # a second engine without speculation: what ratios come of noise alone
+CONTROL = "off again"  # plain decoding as another way: what ratios come of noise alone
 WARM = " (warm)"  # behind the name of a proposer that kept the answers of the run before
 RESAMPLES, SHARE = 2000, 0.95
 

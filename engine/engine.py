@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from engine.config import LoadOptions
 from engine.core.block_pool import BlockPool
@@ -60,14 +61,18 @@ class Engine:
             options.long_prefill_token_threshold,
             max_sampled_rows=most_sampled_rows(options),
         )
-        self.speculator = Speculator(
-            self.scheduler, speculation, max_drafts=options.num_speculative_tokens, rule=options.speculation_rule
-        )
+        limits: dict[str, Any] = {"max_drafts": options.num_speculative_tokens, "rule": options.speculation_rule}
+        self.speculate_by(Speculator(self.scheduler, speculation, **limits))
         self._grammar_checks = set[str]()
         self.counters = EngineCounters()
         self.max_model_len = max_model_len
         self.vocab_size = vocab_size
         self.eos_token_ids = frozenset(eos_token_ids)
+
+    def speculate_by(self, speculator: Speculator) -> None:
+        """Has this one speculate from now on, for requests to come."""
+        self.speculator = speculator
+        self.scheduler.on_end = speculator.end
 
     def add_request(
         self,

@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 
 from engine.checkpoint import CheckpointError, CheckpointInfo, read_checkpoint
-from engine.checkpoint.drafting import decide
+from engine.checkpoint.drafting import Drafting, decide
 from engine.checkpoint.fingerprint import weights_fingerprint
 from engine.config import ConfigError, EffectiveSetting, LoadOptions
 from engine.core.sizing import SizingError
@@ -88,7 +88,7 @@ def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedE
         vocab_size=info.config.vocab_size,
         eos_token_ids=info.config.eos_token_ids,
         model_identity=f"{info.path}\0{info.weights_bytes_on_disk}\0{plan.dtype}\0{plan.kv_dtype}",
-        speculation=_speculation(runner, plan, options),
+        speculation=make_speculation(runner, plan.drafting, len(plan.kv.groups), options),
         grammars=GrammarCompiler(lambda: _token_table(path), info.config.vocab_size, info.config.eos_token_ids),
     )
     settings = [
@@ -107,14 +107,13 @@ def _hashes(info: CheckpointInfo, plan: LoadPlan) -> tuple[str, str]:
     return weights_fingerprint(info), "" if drafter is None else weights_fingerprint(drafter.info)
 
 
-def _speculation(runner: ModelRunner, plan: LoadPlan, options: LoadOptions) -> Speculation:
-    """Who may propose drafts, and who decides how many."""
-    chosen = plan.drafting
-    drafter = "" if chosen.drafter is None else chosen.drafter.kind
-    samples = [] if chosen.speculation == "off" else measure(runner, options)
+def make_speculation(runner: ModelRunner, drafting: Drafting, num_groups: int, options: LoadOptions) -> Speculation:
+    """Who may propose drafts, and who decides how many, from measured times of steps; nothing learned yet."""
+    drafter = "" if drafting.drafter is None else drafting.drafter.kind
+    samples = [] if drafting.speculation == "off" else measure(runner, options)
     return Speculation(
-        build_proposers(chosen.speculation, drafter, runner, len(plan.kv.groups)),
-        "" if chosen.speculation == "off" else chosen.speculation,
+        build_proposers(drafting.speculation, drafter, runner, num_groups),
+        "" if drafting.speculation == "off" else drafting.speculation,
         SpecController(options.num_speculative_tokens, StepCosts(samples), drafter),
     )
 

@@ -60,7 +60,6 @@ class Speculator:
         self._asked: list[Request] = []  # in it
         self._patience = Patience()
         self._traces: deque[VerifiedDraft] = deque(maxlen=MAX_TRACES)
-        scheduler.on_end = self._end
 
     def settle(self, wish: SpeculationParams, *, guided: bool) -> SpeculationParams:
         """A request's wish with the engine's own where it leaves something open.
@@ -249,7 +248,8 @@ class Speculator:
             )
         )
 
-    def _end(self, request: Request) -> None:
+    def end(self, request: Request) -> None:
+        """A request has ended, for whatever reason."""
         for proposer in self.proposers.values():
             proposer.end(request)
         self.controller.end(request.request_id)

@@ -42,7 +42,7 @@ def gains() -> Results:
             "default": "suffix",
             "exactness": "bits",
             "exactness_reason": "rows are independent",
-            "engines": {PLAIN: "speculation=off", "suffix": "speculation=auto"},
+            "engine": "at most 8 drafts; drafter: none",
             "sets": {"open_chat": False, "code_edit": True},
             "max_tokens": {"open_chat": 160, "code_edit": 224},
             "prompts": 16,

@@ -6,7 +6,7 @@ import pytest
 
 from bench import speculation_engine
 from bench.speculation import _again, _round
-from bench.speculation_engine import BenchEngine, Work, load
+from bench.speculation_engine import BenchEngine, Work, another_way, load
 from bench.speculation_results import PLAIN, WARM, Arm, Case, Measured
 from bench.speculation_sets import EncodedPrompt, Prompt
 from engine.config import LoadOptions
@@ -21,11 +21,9 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> list[BenchEngine]:
     """Plain decoding, and a proposer that foresees what comes again."""
     model = tiny_llama_checkpoint(tmp_path_factory.mktemp("tiny"))
 
-    def one(name: str, speculation: str) -> BenchEngine:
-        options = LoadOptions(kv_cache_memory_bytes=1 << 20, max_model_len=96, num_threads=1, speculation=speculation)
-        return load(name, model, options, SpeculationParams(enabled=speculation != "off", adaptive=False))
-
-    return [one(PLAIN, "off"), one("suffix", "suffix")]
+    options = LoadOptions(kv_cache_memory_bytes=1 << 20, max_model_len=96, num_threads=1)
+    suffix = load("suffix", model, options, SpeculationParams(adaptive=False))
+    return [another_way(PLAIN, suffix.loaded, options, "off"), suffix]
 
 
 def work(count: int, temperature: float) -> Work:
@@ -83,7 +81,7 @@ def test_past_outputs_are_dropped_unless_the_run_is_warm(
     engines: list[BenchEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cleared: list[str] = []
-    speculator = engines[1].engine.speculator
+    speculator = engines[1].speculator
     monkeypatch.setattr(speculator, "clear", lambda: cleared.append("cleared"))
     found, groups = case(engines, 0.0), [work(1, 0.0), work(2, 0.0)]
     _round(found, engines, groups, 1)

@@ -136,7 +136,7 @@ class Bench:
         if cell.proposer in ADVERSARIES:
             adversary = Adversary(cell.proposer, plain.answers, loaded.info.config.vocab_size)
             speculation = Speculation({STAND_IN: adversary}, STAND_IN, engine.speculator.controller)
-            engine.speculator = Speculator(engine.scheduler, speculation, max_drafts=MAX_K, rule="match")
+            engine.speculate_by(Speculator(engine.scheduler, speculation, max_drafts=MAX_K, rule="match"))
         engine.speculator.clear()
         forget_cached(engine)
         before, preemptions = engine.speculator.total, engine.scheduler.num_preemptions

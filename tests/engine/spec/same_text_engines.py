@@ -62,8 +62,7 @@ class Engines:
             if proposer not in kept.speculator.proposers:
                 raise LoadError("bad_options", f"loaded without {proposer}: {_settings(kept.loaded)}")
             self._drafting = kept
-        kept.loaded.engine.speculator = kept.speculator
-        kept.loaded.engine.scheduler.on_end = kept.speculator._end
+        kept.loaded.engine.speculate_by(kept.speculator)
         return kept.loaded
 
     def _serves(self, kept: Kept, proposer: str) -> bool:

@@ -84,4 +84,4 @@ class AlwaysAll(SpecController):
 def speculate(engine: Engine, proposer: Proposer, controller: SpecController, *, k: int, rule: str = "match") -> None:
     """Has an engine without requests draft by this proposer from now on."""
     speculation = Speculation({proposer.name: proposer}, proposer.name, controller)
-    engine.speculator = Speculator(engine.scheduler, speculation, max_drafts=k, rule=rule)
+    engine.speculate_by(Speculator(engine.scheduler, speculation, max_drafts=k, rule=rule))

@@ -40,7 +40,7 @@ class Watched:
         proposer = ModelProposer(kind, self, len(self.loaded.plan.kv.groups))
         rule = options.get("speculation_rule", "match")
         speculation = Speculation({kind: proposer}, kind, _Skipping(self))
-        self.engine.speculator = Speculator(self.engine.scheduler, speculation, max_drafts=k, rule=rule)
+        self.engine.speculate_by(Speculator(self.engine.scheduler, speculation, max_drafts=k, rule=rule))
 
     def execute(self, plan: Any) -> Any:
         """The runner's own; only `propose` is asked of this executor."""
