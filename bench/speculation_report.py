@@ -52,7 +52,8 @@ writes this page; [speculation.md](speculation.md) says how it works and what th
 - The prompts are those of `bench/prompts/`, {prompts}. Answers end by themselves, or at {lengths} tokens. The model is
   small: where it would not do what is asked for, the prompt gives the first words of the answer.
 - All ways to decode share one engine, each with proposers and a controller of its own. They take turns prompt by
-  prompt, and every round begins with another one. The clock runs over decoding alone: a prompt's blocks are in the prefix cache.
+  prompt, and every round begins with another one. The clock runs over decoding alone: a prompt's blocks are in the
+  prefix cache.
 - What is kept of past answers is dropped before every group of prompts; the figures of "{warm}" are of a second
   run over the same prompts that kept it, and say what a repeated question gains.
 - Every answer is compared with plain decoding's, token by token, at temperature 1 as well, where both draw with the
