@@ -72,6 +72,13 @@ def own_texts(path: Path | None) -> tuple[str, ...]:
     return found
 
 
+def work_dtype(device: torch.device) -> torch.dtype:
+    """bf16 where the device multiplies it fast, else fp32."""
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+
+
 class _Training:
     """One request on its way."""
 
@@ -102,9 +109,8 @@ class _Training:
         self.learned_from = write_text(
             text_wish, lambda done, total: self.report("text", done, total, "the model writes what is learned from")
         )
-        dtype = torch.bfloat16
         self.report("target", 0, 0, "reading the model's weights")
-        target = Target(self.source, self.layers, request.longest, self.device, dtype)
+        target = Target(self.source, self.layers, request.longest, self.device, work_dtype(self.device))
         drafter: Drafter = DRAFTERS[request.kind](self.source.config, request.longest, self.device)
         state = state or self._begin(drafter, target)
         store = FeatureStore(target, request.folder, self.fingerprint, request.feature_gib * GIB)
@@ -217,10 +223,12 @@ class _Training:
             "learned_positions": place.learned,
             "trained_tokens": place.tokens,
             "steps": place.steps,
-            "unrolled_steps": NUM_HEADS if request.kind == "medusa" else request.steps,
+            "unrolled_steps": str(NUM_HEADS) if request.kind == "medusa" else place.span("steps"),
+            "batch_tokens": place.span("batch_tokens"),
+            "learning_rate": place.span("learning_rate"),
             "seconds": round(place.seconds),
-            "learning_rate": request.learning_rate,
             "seed": request.seed,
+            "dtype": str(work_dtype(self.device)).removeprefix("torch."),
             "machine": f"{self.device.type}, {request.threads} threads, {platform.machine()}, {os.cpu_count()} cores",
             "begun_from": "" if request.warm_start is None else request.warm_start.name,
         }

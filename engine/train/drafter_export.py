@@ -58,6 +58,7 @@ def write_drafter(
     tensors = {name: tensor.detach().cpu().to(torch.bfloat16).contiguous() for name, tensor in weights.items()}
     tensors |= vocabulary_tables(chosen, info.config.vocab_size)
     save_file(tensors, writing / "model.safetensors", {"format": "pt"})
+    (writing / "model.safetensors").chmod(0o644)  # the library leaves it to its owner alone
     config = _config(len(chosen), info, layer, made)
     (writing / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     (writing / "README.md").write_text(_card(info, config, made), encoding="utf-8")
@@ -189,8 +190,10 @@ def _facts(config: Mapping[str, Any], made: Provenance, licence: str) -> list[st
     reads = f"hidden states at the input of the target's layers {layers}"
     if made.kind == "medusa":
         reads = "the target's last hidden state, behind its final norm"
-    rate = f"AdamW at {training['learning_rate']:g}, running average of the weights"
+    batches = f"batches of {training['batch_tokens']} tokens"
+    rate = f"AdamW at {training['learning_rate']}, {batches}, running average of the weights"
     passes = f"{training['trained_tokens']:,} tokens with their conversations, each pass over the text counted"
+    where = f"{training['machine']}, {training['dtype']}"
     covered = f"The reduced vocabulary covers {100 * training['coverage']:.1f} % of them."
     steps = f"{training['steps']:,} steps of the optimiser, {training['unrolled_steps']} unrolled steps each"
     facts = [
@@ -200,7 +203,7 @@ def _facts(config: Mapping[str, Any], made: Provenance, licence: str) -> list[st
         f"- Text: {training['text']}",
         f"- Size of the text: {training['text_tokens']:,} tokens of answers. {covered}",
         f"- Training: {training['learned_positions']:,} positions of answers ({passes}) in {steps}; {rate}.",
-        f"- Cost: {training['seconds'] / 60:.0f} minutes on {training['machine']}. Seed {training['seed']}.",
+        f"- Cost: {training['seconds'] / 60:.0f} minutes on {where}. Seed {training['seed']}.",
     ]
     if training.get("begun_from"):
         facts.append(f"- Begun from: {training['begun_from']}.")
@@ -211,7 +214,9 @@ def _table(found: Mapping[str, Any]) -> list[str]:
     agreed = 100 * found["first_likeliest_agrees"]
     return [
         f"{found['held_out_positions']:,} positions of answers that were not trained on. Each figure is the share of",
-        "drafts at that place that are accepted if those before them were (rule `match`).",
+        "drafts at that place that are accepted if those before them were (rule `match`), a run of drafts beginning at",
+        "every position. In decoding a run begins behind a token that was not guessed, where guessing is harder:",
+        "expect somewhat less.",
         "",
         "| answers | " + " | ".join(str(place + 1) for place in range(found["num_drafts"])) + " | mean length |",
         "|---|" + "---|" * (found["num_drafts"] + 1),

@@ -26,6 +26,7 @@ from engine.train.drafter_vocabulary import reduced_ids
 from engine.train.refusal import Refusal
 
 _SAVE_EVERY_S = 60.0
+_LOSS_SHARE = 0.02  # of a new step in the running mean
 _HELD_OUT_TOKENS = 12_000  # of answers, to measure with
 HELD_OUT_NAME = "held-out"
 
@@ -70,11 +71,13 @@ class Loop:
         self._ids = reduced_ids(state.chosen, target.config.vocab_size).to(target.device)
         self._head = target.head[self._chosen]
         self._held: list[Batch] = []
-        self.loss = 0.0  # running mean, of a learned position and step
+        self.loss, self._seen = 0.0, 0  # running mean, of a learned position and step; over the steps of this stretch
 
     def run(self, shards: Sequence[Path], hooks: Hooks) -> None:
         """Until the passes are made or the deadline is over. Raises what `report` raises, behind a checkpoint."""
         place, options = self.state.place, self.options
+        rate = options.schedule.rate
+        place.begin({"steps": options.steps, "batch_tokens": options.batch_tokens, "learning_rate": rate})
         place.passes.extend([0] * (len(shards) - len(place.passes)))
         self._held = self._held_out(shards, hooks)
         total = options.passes * len(shards)
@@ -145,8 +148,8 @@ class Loop:
         }
         update(self.state, gradients, self.options.schedule)
         place = self.state.place
-        share = max(0.02, 1 / (place.steps + 1))
-        self.loss += share * (float(loss.detach()) - self.loss)
+        self._seen += 1
+        self.loss += max(_LOSS_SHARE, 1 / self._seen) * (float(loss.detach()) - self.loss)
         place.steps += 1
         place.learned += len(batch.learned)
 

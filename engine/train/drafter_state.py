@@ -35,6 +35,17 @@ class Place:
     learned: int = 0  # positions of answers
     seconds: float = 0.0
     measured_at: int = 0  # learned positions at the last measurement
+    settings: list[dict[str, float]] = field(default_factory=list)  # of the stretches so far, where they changed
+
+    def begin(self, settings: dict[str, float]) -> None:
+        """A stretch with these settings begins."""
+        if not self.settings or self.settings[-1] != settings:
+            self.settings.append(settings)
+
+    def span(self, name: str) -> str:
+        """The values that a setting has had, for cards."""
+        values = sorted({one[name] for one in self.settings})
+        return f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g} to {values[-1]:g}"
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from db.figures import ACCEPTED_POSITIONS, DRAFTED_POSITIONS
-from tests.app.harness import MODEL, Client, make_home, make_settings, serving
+from tests.app.harness import Client, make_home, make_settings, serving
 
 FIELDS = {
     "proposer", "rule", "drafts", "drafted", "accepted", "acceptance_rate", "mean_acceptance_length",
@@ -376,31 +376,3 @@ def test_every_figure_of_speculation_is_sampled(client: Client) -> None:
     for name in ("draft_s_total", "verify_s_total", "speculation_gain", "drafted_per_position_2_total"):
         assert any(samples[name]), name
     assert any(value == 0 for value in samples["accepted_per_position_2_total"])
-
-
-def test_load_options_of_speculation_reach_the_engine(tmp_path_factory: pytest.TempPathFactory) -> None:
-    home = make_home(tmp_path_factory.mktemp("options"))
-    drafter = home / "drafters" / "mine"
-    drafter.mkdir(parents=True)
-    (drafter / "config.json").write_text('{"pizarra": {"kind": "medusa", "target": {"model_id": "other"}}}')
-    (drafter / "model.safetensors").write_bytes(b"weights")
-    with serving(make_settings(home)) as client:
-        wishes: dict[str, Any] = {"speculation": "suffix", "num_speculative_tokens": 5, "speculation_rule": "rejection"}
-        assert client.load(**wishes, drafter="mine")["state"] == "succeeded"
-        line = client.logged("options ")
-        for name, value in (*wishes.items(), ("drafter", str(drafter))):
-            assert f"{name!r}: {value!r}" in line
-        assert engine_of(client)["options"]["drafter"] == str(drafter)
-        client.unload()
-        for options, says in (
-            ({"speculation": "oracle"}, "known are auto, off"),
-            ({"num_speculative_tokens": 16}, "num_speculative_tokens=16: must lie between 1 and 15"),
-            ({"speculation_rule": "typical"}, "known are match, rejection"),
-            ({"drafter": "nobody"}, "known are mine, tiny"),
-            ({"drafter": 5}, "drafter"),
-        ):
-            for call in ("load", "estimate"):
-                response = client.post(f"/api/models/{MODEL}/{call}", json={"options": options})
-                assert response.status_code == 400, response.text
-                assert says in response.json()["detail"]
-                assert response.json()["param"].startswith("options")
