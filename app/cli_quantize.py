@@ -1,30 +1,23 @@
 """`pizarra quantize`: makes a quantised model, with progress in the terminal.
 
-Owns the signals, the progress line and the words for the end. Knows nothing of the arithmetic. Invariant: Ctrl+C and
-SIGTERM stop the work at a checkpoint, and what is said then is how to go on.
+Owns the words before and after; `app.cli_jobs` has the progress line and the signals. Knows nothing of the arithmetic.
+Invariant: what is refused before the work begins, and what fails in it, end the command with one sentence.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import functools
 import json
-import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
-
-import typer
 
 from app.catalog import Catalog
 from app.catalog.download import PullError
 from app.catalog.entry import CatalogError
-from app.engine_jobs import EngineJobError, EngineJobStopped, JobLine
-from app.quantize import QuantizeError, QuantizePlan, Quantizer, QuantizeWish
+from app.cli_jobs import run_in_terminal
+from app.quantize import QuantizeError, Quantizer, QuantizeWish
 from app.settings import Settings
 from engine.core.sizing import format_bytes
-
-STOPPED_EXIT_CODE = 130  # as of a command that Ctrl+C ended
 
 
 def run_quantize(wish: QuantizeWish, settings: Settings, catalog: Catalog, fail: Callable[[str], None]) -> None:
@@ -32,62 +25,14 @@ def run_quantize(wish: QuantizeWish, settings: Settings, catalog: Catalog, fail:
     quantizer = Quantizer(settings.home, catalog, settings.jobs_argv)
     try:
         plan = quantizer.plan(wish)
-        print(f"{plan.output_id}: {wish.bits} bits of {plan.model.id}. Ctrl+C stops at a checkpoint.", file=sys.stderr)
-        asyncio.run(_run(quantizer, plan))
-    except (QuantizeError, CatalogError, PullError, EngineJobError, EngineJobStopped, OSError) as error:
-        _end_line()
+    except (QuantizeError, CatalogError, PullError, OSError) as error:
         fail(str(error))
-    except KeyboardInterrupt:
-        _end_line()
-        print(f"pizarra: stopped{_kept(settings.home, wish.made_id)}", file=sys.stderr)
-        raise typer.Exit(STOPPED_EXIT_CODE) from None
-
-
-async def _run(quantizer: Quantizer, plan: QuantizePlan) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)  # the second time it ends the process that writes the checkpoint
-    try:
-        result = await quantizer.run(plan, _Progress().show, _show_log)
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-    _end_line()
+        return
+    print(f"{plan.output_id}: {wish.bits} bits of {plan.model.id}. Ctrl+C stops at a checkpoint.", file=sys.stderr)
+    partial = settings.home / "tmp" / "quantize" / f"{wish.made_id}.partial"
+    result = run_in_terminal(functools.partial(quantizer.run, plan), partial, QuantizeError, fail)
+    if result is None:
+        return
     for name, value in result["figures"].items():
         print(f"{name}: {value if isinstance(value, str | int | float) else json.dumps(value)}")
     print(f"{result['model_id']} is on disk: {result['path']} ({format_bytes(result['size_bytes'])})")
-
-
-def _kept(home: Path, output_id: str) -> str:
-    partial = home / "tmp" / "quantize" / f"{output_id}.partial"
-    return f". The same command goes on from there; what is done lies in {partial}" if partial.exists() else ""
-
-
-class _Progress:
-    """A line that is written over in a terminal; one line for each stage anywhere else."""
-
-    def __init__(self) -> None:
-        self._stage = ""
-
-    def show(self, line: JobLine) -> None:
-        if line.stage == "failed":
-            return  # told as the command's error
-        share = f" {line.done} of {line.total}" if line.total else ""
-        text = f"{line.stage}{share} {line.message}".rstrip()
-        if sys.stderr.isatty():
-            print(f"\r\033[K{text[:200]}", end="", file=sys.stderr, flush=True)
-        elif line.stage != self._stage:
-            print(text, file=sys.stderr, flush=True)
-        self._stage = line.stage
-
-
-def _show_log(text: str) -> None:
-    _end_line()
-    print(text, file=sys.stderr, flush=True)
-
-
-def _end_line() -> None:
-    with contextlib.suppress(ValueError):
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -49,7 +50,7 @@ class _Entries:
     end: int
 
 
-class PagedDrafter:
+class PagedDrafter(ABC):
     """See `engine.spec.drafter.Drafter`."""
 
     name = ""
@@ -62,18 +63,18 @@ class PagedDrafter:
         self.caches = list(caches)
         self._step = functools.lru_cache(MOST_STEPS)(self._make_step)
 
+    @abstractmethod
     def weights(self) -> Iterator[Weight]:
         """See `Drafter`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def first_pass(self, step: DraftPass) -> Tensor:
         """Computes the missing entries, ops alone. Returns the logits of step.sample_rows [S, V of the drafter]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def next_pass(self, step: DraftPass, token_ids: Tensor) -> Tensor:
         """Computes one entry a request, of the tokens just drawn, int64 [R]: ops alone. Returns logits [R, V of the
         drafter]."""
-        raise NotImplementedError
 
     def inputs_of(self, token_ids: list[int]) -> list[int]:
         """The drafter's own ids of the target's."""
