@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from app.conversation_schemas import MAX_ATTACHMENTS, MAX_IMPORTED_MESSAGES, Attachment, Role, Sampling
-from app.conversation_turns import path_to, with_attachments
+from app.conversation_turns import path_to, title_of, with_attachments
 from app.errors import ApiError
 from app.schema_base import Incoming, Text
 from db.rows import ConversationRow, MessageRow
@@ -237,4 +237,5 @@ def _linear(title: str, turns: Sequence[tuple[Any, str, str | None]]) -> Importe
     if not messages:
         raise _refused("the file holds no messages")
     model_id = next((each.model_id for each in reversed(messages) if each.model_id), None)
+    title = title or title_of(messages[0].content)
     return Imported(title=title, system_prompt=system, model_id=model_id, messages=messages)

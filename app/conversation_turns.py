@@ -1,7 +1,8 @@
 """From a conversation's tree to the messages of a prompt.
 
-Owns the walk up the tree, the rules of who may follow whom, and the form that attached texts take. Knows nothing of
-engines, of rows being written, or of HTTP. Invariant: what was attached is in the prompt word for word.
+Owns the walk up the tree, the rules of who may follow whom, the form that attached texts take, and the title of a
+conversation that was given none. Knows nothing of engines, of rows being written, or of HTTP. Invariant: what was
+attached is in the prompt word for word.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 from app.errors import ApiError
 from db.rows import MessageRow
+
+TITLE_LENGTH = 60
 
 _BACKTICKS = re.compile(r"`{3,}")
 
@@ -91,3 +94,9 @@ def fenced(name: str, text: str) -> str:
     longest = max((len(run) for run in _BACKTICKS.findall(text)), default=2)
     fence = "`" * (longest + 1)
     return f"{name}:\n{fence}\n{text}{'' if text.endswith(chr(10)) else chr(10)}{fence}"
+
+
+def title_of(question: str) -> str:
+    """What a conversation is called that begins with this and has no title."""
+    line = " ".join(question.split())
+    return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1].rstrip() + "…"

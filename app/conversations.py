@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.conversation_schemas import Count, CountBody
-from app.conversation_turns import Turns, answering, asking, fenced, for_template, path_to
+from app.conversation_turns import Turns, answering, asking, fenced, for_template, path_to, title_of
 from app.dialects.answer_plan import thoughts_plan
 from app.dialects.sampling import sampling_params
 from app.engines import Engine, Engines
@@ -49,7 +49,6 @@ STATS = (
     "drafted",
     "accepted",
 )  # of a request, as its answer keeps them
-TITLE_LENGTH = 60
 
 
 @dataclass(slots=True)
@@ -127,7 +126,7 @@ class ConversationService:
             answer = _answer(turns, engine.model_id, generation.id)
             new = [message for message in (user, answer) if message is not None]
             if not row.title and user is not None:
-                titled = self._store.patch_conversation(conversation_id, version, {"title": _title(user.content)})
+                titled = self._store.patch_conversation(conversation_id, version, {"title": title_of(user.content)})
                 version = (await asyncio.wrap_future(titled)).version
             saved = await asyncio.wrap_future(self._store.append_messages(conversation_id, new, version))
             self._follow(Answer(answer, generation, parser), saved, new)
@@ -351,8 +350,3 @@ def _thought_s(answer: Answer) -> float | None:
     if answer.thought_from is None:
         return None
     return (answer.thought_to or time.monotonic()) - answer.thought_from
-
-
-def _title(content: str) -> str:
-    line = " ".join(content.split())
-    return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1].rstrip() + "…"

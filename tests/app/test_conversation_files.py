@@ -64,7 +64,7 @@ def test_a_list_of_messages_is_taken_too() -> None:
     ]
     for document in (turns, {"messages": turns, "model": "any"}):
         found = imported(json.dumps(document))
-        assert found.system_prompt == "S"
+        assert (found.title, found.system_prompt) == ("Q", "S")
         assert [(row.role, row.content) for row in found.rows("c")] == [("user", "Q"), ("assistant", "A")]
 
 
