@@ -34,6 +34,7 @@ from app.logs import configure_logging
 from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
+from app.presets import Presets
 from app.quantize import Quantizer
 from app.recorder import Recorder
 from app.routes import (
@@ -45,6 +46,7 @@ from app.routes import (
     messages,
     models,
     openai,
+    presets,
     requests,
     responses,
     samples,
@@ -92,6 +94,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         samples,
         requests,
         conversations,
+        presets,
         live,
         unknown,
     ):
@@ -153,6 +156,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         generations=generations,
         metrics=metrics,
         conversations=conversation_service,
+        presets=Presets(store),
         responses=ResponseStore(),
         drafters=drafters,
         selftests=selftests,

@@ -23,6 +23,7 @@ from app.live import LiveHub
 from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
+from app.presets import Presets
 from app.selftests import SelfTests
 from app.settings import Settings
 from app.traces import TraceLog
@@ -47,6 +48,7 @@ class Services:
     generations: Generations
     metrics: Metrics
     conversations: ConversationService
+    presets: Presets
     responses: ResponseStore
     drafters: Drafters
     selftests: SelfTests

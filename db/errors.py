@@ -27,6 +27,10 @@ class NotFound(StoreError):
     """The named row does not exist."""
 
 
+class NameTaken(StoreError):
+    """Another row has this name."""
+
+
 class StaleVersion(StoreError):
     """Somebody changed the conversation since the caller read it. `current` is the version now."""
 

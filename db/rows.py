@@ -173,6 +173,7 @@ class ConversationRow:
     updated_at: float
     num_messages: int
     generating: bool  # a message is in the state "streaming"
+    folder: str = ""  # "": in none
 
 
 class ConversationChanges(TypedDict, total=False):
@@ -183,6 +184,7 @@ class ConversationChanges(TypedDict, total=False):
     system_prompt: str
     sampling: dict[str, Any]
     active_leaf_id: str | None
+    folder: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,7 @@ class MessageRow:
     request_id: str | None = None
     stats: dict[str, Any] | None = None
     reasoning_content: str = ""  # what a model thought before its answer, where it tells
+    attachments: list[dict[str, Any]] | None = None  # texts that belong to a question, each with its name
 
 
 class MessageChanges(TypedDict, total=False):
@@ -215,6 +218,18 @@ class MessageChanges(TypedDict, total=False):
     model_id: str | None
     request_id: str | None
     stats: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PresetRow:
+    """A system prompt and a way to draw, under a name of the operator's."""
+
+    id: str
+    name: str
+    system_prompt: str
+    sampling: dict[str, Any]
+    created_at: float
+    updated_at: float
 
 
 @dataclass(frozen=True, slots=True)

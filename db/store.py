@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from db import conversations, records, rollup, samples, selftests
+from db import conversations, presets, records, rollup, samples, selftests
 from db.connect import migrate, open_engine
 from db.errors import StoreError, explain
 from db.recovery import close_interrupted
@@ -31,6 +31,7 @@ from db.rows import (
     MaintenanceReport,
     MessageChanges,
     MessageRow,
+    PresetRow,
     RequestPage,
     RequestRow,
     SampleSeries,
@@ -161,6 +162,7 @@ class Store:
         system_prompt: str = "",
         model_id: str | None = None,
         sampling: Mapping[str, Any] | None = None,
+        folder: str = "",
     ) -> Future[ConversationRow]:
         """A new, empty conversation at version 1."""
         now = self._clock()
@@ -169,6 +171,7 @@ class Store:
             "system_prompt": system_prompt,
             "model_id": model_id,
             "sampling": dict(sampling or {}),
+            "folder": folder,
         }
         return self._writer.submit(lambda c: conversations.create(c, conversation_id, values, now))
 
@@ -214,6 +217,23 @@ class Store:
     def list_messages(self, conversation_id: str) -> list[MessageRow]:
         """The whole tree, oldest first."""
         return self._read(lambda c: conversations.list_messages(c, conversation_id))
+
+    # ---- presets ----------------------------------------------------------------------------------------------------
+
+    def list_presets(self) -> list[PresetRow]:
+        """All, by name."""
+        return self._read(presets.find)
+
+    def save_preset(
+        self, preset_id: str, name: str, system_prompt: str, sampling: Mapping[str, Any], *, new: bool
+    ) -> Future[PresetRow]:
+        """Add one, or change one that is there. NameTaken where another one has the name, NotFound."""
+        now, values = self._clock(), {"name": name, "system_prompt": system_prompt, "sampling": dict(sampling)}
+        return self._writer.submit(lambda c: (presets.add if new else presets.change)(c, preset_id, values, now))
+
+    def delete_preset(self, preset_id: str) -> Future[bool]:
+        """Remove it; False when there was none."""
+        return self._writer.submit(lambda c: presets.remove(c, preset_id))
 
     # ---- jobs, events, settings -------------------------------------------------------------------------------------
 

@@ -94,6 +94,7 @@ conversations = Table(
     Column("version", Integer, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False, index=True),
+    Column("folder", Text, nullable=False, server_default=""),
 )
 
 messages = Table(
@@ -113,6 +114,18 @@ messages = Table(
     Column("request_id", Text),
     Column("stats", JSON(none_as_null=True)),
     Column("reasoning_content", Text, nullable=False, server_default=""),
+    Column("attachments", JSON(none_as_null=True)),
+)
+
+presets = Table(
+    "presets",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("system_prompt", Text, nullable=False),
+    Column("sampling", JSON, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
 )
 
 jobs = Table(

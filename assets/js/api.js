@@ -54,4 +54,11 @@ export const api = {
   deleteConversation: (id) => call("DELETE", at`/api/conversations/${id}`),
   generate: (id, fields) => call("POST", at`/api/conversations/${id}/generate`, fields),
   stop: (id) => call("POST", at`/api/conversations/${id}/stop`),
+  countTokens: (fields) => call("POST", "/api/conversations/count", fields),
+  exportUrl: (id, format) => at`/api/conversations/${id}/export?format=${format}`,
+  importConversation: (text) => call("POST", "/api/conversations/import", { text }),
+  presets: async () => (await call("GET", "/api/presets")).presets,
+  addPreset: (fields) => call("POST", "/api/presets", fields),
+  changePreset: (id, fields) => call("PUT", at`/api/presets/${id}`, fields),
+  deletePreset: (id) => call("DELETE", at`/api/presets/${id}`),
 };
