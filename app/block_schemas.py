@@ -103,8 +103,9 @@ class BlockMapView(Outgoing):
     runs: flat quadruples: first block, how many, code, owner's id (-1: nobody's). A code has the state in bits 0 and 1
     (0 free, 1 cached, 2 held), bit 2 for blocks reserved for drafts, the KV group from bit 3 on (4 bits), the tokens
     of a partial last block from bit 7 on (10 bits, 0: full), the number of owners from bit 17 on (8 bits, 255: or
-    more). kind "change" is sent on the live topic only: its runs are laid over the view with the number `after`. windows: of
-    each KV group, 0: it sees the whole text. block, table: where they were asked for; no runs are sent then.
+    more). kind "change" is sent on the live topic only: its runs are laid over the view with the number `after`.
+    windows: of each KV group, 0: it sees the whole text. block, table: where they were asked for; no runs are sent
+    then.
     """
 
     kind: Literal["full", "change"] = "full"
@@ -147,8 +148,8 @@ class PromptFit(Outgoing):
     to wait for blocks; "not_now": it would wait; "never": it is larger than the engine. reasons: "context"
     (max_model_len), "pool" (more blocks than there are), "sequences" (max_num_seqs run), "queue" (others wait before
     it), "blocks", "blocks_for_answer". blocks_needed: to its last token (at most max_model_len), without those that
-    others hold already; blocks_free: free and cached ones, without the engine's reserve for those that run. num_cached_tokens: of
-    the prompt, in the cache; None where only its length is given.
+    others hold already; blocks_free: free and cached ones, without the engine's reserve for those that run.
+    num_cached_tokens: of the prompt, in the cache; None where only its length is given.
     """
 
     fits: Literal["yes", "prompt_only", "not_now", "never"]
