@@ -64,7 +64,7 @@ class Server:
         if "/history" in url:
             route.fulfill(json={"t": [], "columns": {}})
         elif "block=" in url:
-            block = {"hash": None, "age_s": 1.5, "hits": None, "group": 0, "owners": []}
+            block: dict[str, Any] = {"hash": None, "age_s": 1.5, "hits": None, "group": 0, "owners": []}
             route.fulfill(json={"block": block})
         elif "owner=" in url:
             route.fulfill(json={"table": {"tables": [{"passed": 0, "blocks": [1, 2, 3]}]}})
