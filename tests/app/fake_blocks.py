@@ -1,6 +1,6 @@
 """The blocks of a fake engine: a real scheduler over a hundred blocks of 16, fed with the requests that it answers.
 
-A request grows by a token each 20 ms for as long as it is being answered. One that is not adaptive has three drafts
+A request grows by a token each 50 ms for as long as it is being answered. One that is not adaptive has three drafts
 proposed with each token, of which none is ever right, so that blocks are reserved ahead.
 """
 
@@ -21,7 +21,7 @@ from engine.core.scheduler import Scheduler
 from engine.core.speculation import Draft
 from engine.core.step import StepResult
 
-TOKEN_S = 0.02
+TOKEN_S = 0.05
 NUM_BLOCKS = 100
 BLOCK_SIZE = 16
 

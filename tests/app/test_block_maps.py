@@ -19,7 +19,7 @@ from engine.core.block_map import BlockWatch
 from tests.app.harness import MODEL, Client, make_home, make_settings, serving
 from tests.engine.test_block_map import Life, scheduler
 
-BEGINNING = "SLOW ENDLESS " + "abc " * 20
+BEGINNING = "SLOW ENDLESS " + "abc " * 20  # 73 tokens of the tiny model
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_a_block_and_an_owner_are_told_in_full(client: Client, engine: str) -> N
         assert block["hits"] >= 1
         assert [(owner["id"], owner["place"]) for owner in block["owners"]] == [(first["id"], 0), (second["id"], 0)]
         assert len(block["hash"]) == 8
-        alone = newest(client, engine, block=table[5])["block"]
+        alone = newest(client, engine, block=table[4])["block"]
         assert [owner["request_id"] for owner in alone["owners"]] == [first["request_id"]]
 
 
