@@ -39,7 +39,7 @@ from app.writes import unwatched
 from db.store import Store
 from engine.checkpoint import CheckpointError
 from engine.config import ConfigError, LoadOptions, check_kernel_backend, check_kv_cache_dtype
-from engine.protocol import EngineReady, EngineStats, StepTrace
+from engine.protocol import BlockMap, EngineReady, EngineStats, RoomAnswer, StepTrace
 from engine.vocab import Vocab, VocabError, load_vocab
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class Engines:
         on_change: Callable[[], None],
         traces: TraceLog,
         drafters: Drafters,
+        on_blocks: Callable[[str, BlockMap | RoomAnswer], None] = lambda run_id, message: None,
     ) -> None:
         self._settings = settings
         self._catalog = catalog
@@ -67,6 +68,7 @@ class Engines:
         self._on_change = on_change
         self._traces = traces
         self._drafters = drafters
+        self._on_blocks = on_blocks
         self._proposers = ProposerWatch(events)
         self._load_lock = asyncio.Lock()
         self._engines: dict[str, Engine] = {}
@@ -255,9 +257,11 @@ class Engines:
                 handle.stage(progress.stage, progress.done, progress.total, unit, progress.message)
             self._on_change()
 
-        def reported(report: EngineStats | StepTrace) -> None:
+        def reported(report: EngineStats | StepTrace | BlockMap | RoomAnswer) -> None:
             if isinstance(report, StepTrace):
                 self._traces.take(report, run_id, vocab)
+            elif isinstance(report, BlockMap | RoomAnswer):
+                self._on_blocks(run_id, report)
             else:
                 self._proposers.observe(model.id, run_id, report)
 

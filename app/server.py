@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
+from app.block_maps import BlockMaps
 from app.body_limit import BodyLimit
 from app.catalog import Catalog
 from app.conversations import ConversationService
@@ -38,6 +39,7 @@ from app.presets import Presets
 from app.quantize import Quantizer
 from app.recorder import Recorder
 from app.routes import (
+    blocks,
     conversations,
     doctor,
     embeddings,
@@ -90,6 +92,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         models,
         doctor,
         speculation,
+        blocks,
         jobs,
         samples,
         requests,
@@ -130,8 +133,17 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     catalog = Catalog(settings.home, ASSETS)
     recorder = Recorder(store, DeviceSampler(settings.home), lambda: engines.snapshots(), hub.publish)
     traces, drafters = TraceLog(hub.publish), Drafters(settings.home, ASSETS, catalog)
+    block_maps = BlockMaps(hub, lambda: engines.all())
     engines = Engines(
-        settings, catalog, store, events, lambda: recorder.latest, lambda: header.publish(), traces, drafters
+        settings,
+        catalog,
+        store,
+        events,
+        lambda: recorder.latest,
+        lambda: header.publish(),
+        traces,
+        drafters,
+        block_maps.heard,
     )
     selftests = SelfTests(job_runner, store, events)
     metrics = Metrics(engines.snapshots, lambda: recorder.latest, lambda: job_runner.num_running)
@@ -161,8 +173,9 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         drafters=drafters,
         selftests=selftests,
         traces=traces,
+        blocks=block_maps,
     )
-    background = [asyncio.create_task(recorder.run()), asyncio.create_task(header.run())]
+    background = [asyncio.create_task(part.run()) for part in (recorder, header, block_maps)]
     if settings.model is not None:
         background.append(asyncio.create_task(model_jobs.bring_up(settings.model, settings.load_options)))
     for task in background:

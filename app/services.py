@@ -10,6 +10,7 @@ from typing import cast
 
 from starlette.requests import HTTPConnection
 
+from app.block_maps import BlockMaps
 from app.catalog import Catalog
 from app.conversations import ConversationService
 from app.dialects.response_store import ResponseStore
@@ -53,6 +54,7 @@ class Services:
     drafters: Drafters
     selftests: SelfTests
     traces: TraceLog
+    blocks: BlockMaps
 
 
 def services(connection: HTTPConnection) -> Services:

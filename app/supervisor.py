@@ -29,12 +29,14 @@ from app.schemas import EngineState
 from engine.config import GIB, LoadOptions
 from engine.protocol import (
     PROTOCOL_VERSION,
+    BlockMap,
     Drain,
     EngineFailed,
     EngineReady,
     EngineStats,
     FromEngine,
     LoadProgress,
+    RoomAnswer,
     Shutdown,
     StepTrace,
 )
@@ -82,7 +84,7 @@ class EngineSupervisor:
         log_path: Path,
         kernel_cache: Path,
         on_change: Callable[[EngineSupervisor], None],
-        on_report: Callable[[EngineStats | StepTrace], None] = lambda report: None,
+        on_report: Callable[[EngineStats | StepTrace | BlockMap | RoomAnswer], None] = lambda report: None,
     ) -> None:
         self.run_id = run_id
         self.model_id = model_id
@@ -220,7 +222,7 @@ class EngineSupervisor:
             case EngineStats():
                 self.stats = message
                 self._on_report(message)
-            case StepTrace():
+            case StepTrace() | BlockMap() | RoomAnswer():
                 self._on_report(message)
 
     async def _watch(self) -> None:

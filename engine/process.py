@@ -21,13 +21,17 @@ from pathlib import Path
 import psutil
 
 from engine.config import ConfigError, LoadOptions
+from engine.core.block_map import BlockWatch
 from engine.core.outputs import RequestOutput
+from engine.core.room import room_for
 from engine.engine import Engine
 from engine.loading import LoadedEngine, LoadError, load_engine
 from engine.protocol import (
     PROTOCOL_VERSION,
     AbortRequest,
     AddRequest,
+    AskRoom,
+    BlockMap,
     CheckGrammar,
     Drain,
     EngineFailed,
@@ -35,11 +39,13 @@ from engine.protocol import (
     EngineReady,
     FromEngine,
     LoadProgress,
+    RoomAnswer,
     SetSpeculation,
     Shutdown,
     StepOutputs,
     StepTrace,
     ToEngine,
+    WatchBlocks,
     decode_to_engine,
     encode,
 )
@@ -57,6 +63,7 @@ class EngineProcess:
         self.engine: Engine = loaded.engine
         self.inbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()  # None: there is work, wake up
         self.engine.grammars.on_compiled = lambda: self.inbox.put(None)
+        self.block_watch = BlockWatch(self.engine.scheduler)
         self.draining = False
         self.stopping = False
         self.next_stats_s = 0.0
@@ -74,6 +81,8 @@ class EngineProcess:
             if traces := self.engine.speculator.take_traces():
                 self._send(StepTrace(traces))
             self._send_stats()
+            if (frame := self.block_watch.due()) is not None:
+                self._send(BlockMap(frame))
             if self.draining and not self.engine.has_requests():
                 return
 
@@ -113,6 +122,10 @@ class EngineProcess:
                 self.engine.speculator.configure(message.enabled, message.num_speculative_tokens, message.rule)
                 if message.clear:
                     self.engine.speculator.clear()
+            case WatchBlocks():
+                self.block_watch.renew(message.seconds, afresh=message.afresh)
+            case AskRoom():
+                self._send(self._room(message))
             case Drain():
                 self.draining = True
             case Shutdown():
@@ -133,6 +146,11 @@ class EngineProcess:
             speculation=message.speculation,
             trace=message.trace,
         )
+
+    def _room(self, asked: AskRoom) -> RoomAnswer:
+        scheduler, prompt = self.engine.scheduler, asked.prompt_token_ids
+        room = room_for(scheduler, prompt, asked.num_tokens, asked.max_num_tokens, asked.cache_salt)
+        return RoomAnswer(asked.ask_id, room)
 
     def _step(self) -> list[RequestOutput]:
         try:

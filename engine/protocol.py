@@ -10,10 +10,12 @@ from __future__ import annotations
 import msgspec
 
 from engine.config import EffectiveSetting
+from engine.core.block_map import BlockFrame as BlockFrame
 from engine.core.outputs import Logprobs as Logprobs
 from engine.core.outputs import RequestOutput as RequestOutput
 from engine.core.outputs import RequestSummary as RequestSummary
 from engine.core.outputs import RequestTiming as RequestTiming
+from engine.core.room import Room as Room
 from engine.core.sampling_params import Guided as Guided
 from engine.core.sampling_params import SamplingParams as SamplingParams
 from engine.core.speculation import DEFAULT_SPECULATION
@@ -82,6 +84,29 @@ class SetSpeculation(_Message, frozen=True):
     num_speculative_tokens: int | None = None
     rule: str | None = None
     clear: bool = False
+
+
+class WatchBlocks(_Message, frozen=True):
+    """Send a BlockMap twice a second for so long from now; to be renewed while somebody looks.
+
+    afresh: begin again with a frame that tells everything, as after the first WatchBlocks.
+    """
+
+    seconds: float
+    afresh: bool = False
+
+
+class AskRoom(_Message, frozen=True):
+    """Say in a RoomAnswer of this id whether a request would find room now. Nothing is taken for it.
+
+    prompt_token_ids: None where only the prompt's length is known. max_num_tokens: what the sequence may grow to.
+    """
+
+    ask_id: str
+    num_tokens: int
+    max_num_tokens: int
+    prompt_token_ids: list[int] | None = None
+    cache_salt: str = ""
 
 
 class Drain(_Message, frozen=True):
@@ -182,6 +207,19 @@ class StepTrace(_Message, frozen=True):
     drafts: list[VerifiedDraft]
 
 
+class BlockMap(_Message, frozen=True):
+    """What lies in which KV block: a frame of a watch, and only while there is one."""
+
+    frame: BlockFrame
+
+
+class RoomAnswer(_Message, frozen=True):
+    """The answer to an AskRoom."""
+
+    ask_id: str
+    room: Room
+
+
 class EngineFailed(_Message, frozen=True):
     """The engine cannot go on; it exits after this.
 
@@ -192,8 +230,8 @@ class EngineFailed(_Message, frozen=True):
     message: str
 
 
-ToEngine = AddRequest | CheckGrammar | AbortRequest | SetSpeculation | Drain | Shutdown
-FromEngine = LoadProgress | EngineReady | StepOutputs | EngineStats | StepTrace | EngineFailed
+ToEngine = AddRequest | CheckGrammar | AbortRequest | SetSpeculation | WatchBlocks | AskRoom | Drain | Shutdown
+FromEngine = LoadProgress | EngineReady | StepOutputs | EngineStats | StepTrace | BlockMap | RoomAnswer | EngineFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -35,6 +35,7 @@ from engine import protocol
 from engine.core.outputs import Logprobs, RequestOutput, RequestSummary, RequestTiming
 from engine.core.speculation import DraftCounters
 from engine.vocab import load_vocab
+from tests.app.fake_blocks import FakeBlocks
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
 
 TOKEN_S = 0.001
@@ -72,6 +73,7 @@ class FakeEngine:
         self.text_ids = self.vocab.encode(TEXT)
         self.inbox: queue.SimpleQueue[protocol.ToEngine] = queue.SimpleQueue()
         self.running: dict[tuple[str, int], Running] = {}
+        self.blocks = FakeBlocks()
         self.draining = False
         self.generated = 0
         self.stats_s = 0.0
@@ -96,6 +98,8 @@ class FakeEngine:
             if rows:
                 self.send(protocol.StepOutputs(rows))
             self.send_stats()
+            for reply in self.blocks.turn({key[0]: one.request for key, one in self.running.items()}):
+                self.send(reply)
 
     def handle(self, message: protocol.ToEngine) -> None:
         match message:
@@ -122,6 +126,8 @@ class FakeEngine:
             case protocol.SetSpeculation():
                 print(f"{message}", flush=True)
                 self.enabled = self.enabled if message.enabled is None else message.enabled
+            case protocol.WatchBlocks() | protocol.AskRoom():
+                self.blocks.handle(message)
             case protocol.Drain():
                 self.draining = True
             case protocol.Shutdown():
