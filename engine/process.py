@@ -37,6 +37,7 @@ from engine.protocol import (
     LoadProgress,
     SetSpeculation,
     Shutdown,
+    SpeculationCosts,
     StepOutputs,
     StepTrace,
     ToEngine,
@@ -153,6 +154,8 @@ class EngineProcess:
         if now >= self.next_stats_s:
             self.next_stats_s = now + STATS_INTERVAL_S
             self._send(self.engine.stats())
+        if buckets := self.engine.speculator.table.take(now):
+            self._send(SpeculationCosts(time.time(), buckets))
 
     def _send(self, message: FromEngine) -> None:
         send(self.connection, message)
@@ -192,6 +195,8 @@ def ready_message(loaded: LoadedEngine, options: LoadOptions) -> EngineReady:
             workspace_bytes=workspace,
             runtime_bytes=max(0, resident - on_host),
             process_bytes=resident,
+            draft_kv_bytes=plan.kv.drafter_bytes,
+            draft_workspace_bytes=draft_buffers,
         ),
         num_kv_blocks=loaded.engine.pool.num_total,
         block_size=options.block_size,
@@ -204,6 +209,7 @@ def ready_message(loaded: LoadedEngine, options: LoadOptions) -> EngineReady:
         speculation=plan.drafting.speculation,
         model_hash=loaded.model_hash,
         drafter_hash=loaded.drafter_hash,
+        num_kv_groups=len(loaded.engine.scheduler.kv.groups),
     )
 
 

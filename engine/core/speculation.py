@@ -147,6 +147,49 @@ class ProposerStats:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class DraftsCost:
+    """The turns of a bucket with so many drafts of a request (of all requests, rounded up): how many there were, and
+    of late what their step took and how many drafts of a request were accepted."""
+
+    num_drafts: int
+    steps: int
+    step_s: float
+    accepted: float
+
+
+@dataclass(frozen=True, slots=True)
+class CostBucket:
+    """What turns took in which everybody decoded, by requests and by tokens of a request (context_to: not reached;
+    0: open). Means of the last turns in whole blocks; variances are those between the means of blocks.
+
+    plain_*: of steps without drafts. The others: of turns in which drafts were allowed, whether or not any was made:
+    accepted and drafted tokens of a request, step_s of the step, draft_s of drafting; time is step_s + draft_s.
+    plain_t_s, t_s: when the last one was, in seconds since the epoch.
+    """
+
+    requests_from: int
+    requests_to: int
+    context_from: int
+    context_to: int
+    plain_steps: int = 0
+    plain_blocks: int = 0
+    plain_s: float = 0.0
+    plain_variance: float = 0.0
+    plain_t_s: float = 0.0
+    steps: int = 0
+    blocks: int = 0
+    accepted: float = 0.0
+    drafted: float = 0.0
+    step_s: float = 0.0
+    draft_s: float = 0.0
+    accepted_variance: float = 0.0
+    time_variance: float = 0.0
+    covariance: float = 0.0
+    t_s: float = 0.0
+    by_drafts: list[DraftsCost] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class DraftCounters:
     """Ever-growing counts of one request, one proposer or one engine. accepted_per_position[i]: how often draft i was
