@@ -36,6 +36,7 @@ from engine.protocol import (
     FromEngine,
     LoadProgress,
     Shutdown,
+    SpeculationCosts,
     StepTrace,
 )
 
@@ -93,6 +94,7 @@ class EngineSupervisor:
         self.progress = LoadProgress(stage="start")
         self.ready: EngineReady | None = None
         self.stats: EngineStats | None = None
+        self.costs: SpeculationCosts | None = None
         self.error: str | None = None
         self._model_path = model_path
         self._argv = list(argv)
@@ -220,6 +222,8 @@ class EngineSupervisor:
             case EngineStats():
                 self.stats = message
                 self._on_report(message)
+            case SpeculationCosts():
+                self.costs = message
             case StepTrace():
                 self._on_report(message)
 

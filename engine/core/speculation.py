@@ -133,7 +133,7 @@ class VerifiedDraft:
 class ProposerStats:
     """The counters of one proposer, as an engine sends them. acceptance: None before anything was drafted.
 
-    state: "on" | "probing" | "off"; reason: why it is not on, for people.
+    state: "on" | "probing" | "off"; reason: why it is not on, for people. judged: see `DraftCounters`.
     """
 
     name: str
@@ -145,6 +145,7 @@ class ProposerStats:
     draft_s_total: float = 0.0
     state: str = "on"
     reason: str = ""
+    judged_per_position_total: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +194,15 @@ class CostBucket:
 @dataclass(slots=True)
 class DraftCounters:
     """Ever-growing counts of one request, one proposer or one engine. accepted_per_position[i]: how often draft i was
-    accepted. draft_s, verify_s: time spent on drafting, and in steps that verified."""
+    accepted. judged_per_position[i]: how often draft i was there and all before it were accepted; behind a rejected
+    one a draft is not judged. draft_s, verify_s: time spent on drafting, and in steps that verified."""
 
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     drafted_per_position: list[int] = field(default_factory=list)
+    judged_per_position: list[int] = field(default_factory=list)
     draft_s: float = 0.0
     verify_s: float = 0.0
 
@@ -208,7 +211,11 @@ class DraftCounters:
         self.drafts += 1
         self.drafted += num_drafted
         self.accepted += num_accepted
-        for counts, reached in ((self.drafted_per_position, num_drafted), (self.accepted_per_position, num_accepted)):
+        for counts, reached in (
+            (self.drafted_per_position, num_drafted),
+            (self.judged_per_position, min(num_accepted + 1, num_drafted)),
+            (self.accepted_per_position, num_accepted),
+        ):
             counts.extend([0] * (num_drafted - len(counts)))
             for position in range(reached):
                 counts[position] += 1
@@ -222,6 +229,7 @@ class DraftCounters:
         self.verify_s += other.verify_s
         for mine, theirs in (
             (self.drafted_per_position, other.drafted_per_position),
+            (self.judged_per_position, other.judged_per_position),
             (self.accepted_per_position, other.accepted_per_position),
         ):
             mine.extend([0] * (len(theirs) - len(mine)))

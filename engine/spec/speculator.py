@@ -310,4 +310,5 @@ def _stats(name: str, counters: DraftCounters, state: str, reason: str) -> Propo
         draft_s_total=counters.draft_s,
         state=state,
         reason=reason,
+        judged_per_position_total=list(counters.judged_per_position),
     )
