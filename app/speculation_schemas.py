@@ -159,6 +159,7 @@ class Verdict(Judged):
 
     engine_run_id: str
     model_id: str
+    enabled: bool
     proposer: str | None
     num_speculative_tokens: int
     max_num_speculative_tokens: int
@@ -167,6 +168,7 @@ class Verdict(Judged):
     measured_at: float | None
     buckets: list[VerdictBucket]
     positions: list[PositionCounts]
+    proposers: list[ProposerState]
     memory: DrafterMemory
     advice: list[dict[str, Any]]
 

@@ -45,7 +45,10 @@ async def change_speculation(engine_id: str, body: SpeculationBody, parts: Servi
 async def get_verdict(engine_id: str, parts: Services = Depends(services)) -> Verdict:
     """Whether speculation pays on an engine: measured, by batch and context, with what to do about it."""
     engine = parts.engines.of_run(engine_id)
-    return Verdict.model_validate(engine_verdict(engine, parts.selftests.failed(engine)))
+    failed = parts.selftests.failed(engine)
+    view = speculation_view(engine, failed)
+    drafting = {"enabled": False, "proposers": []} if view is None else view
+    return Verdict.model_validate({**drafting, **engine_verdict(engine, failed)})
 
 
 @router.post("/engines/{engine_id}/selftest", status_code=202)
