@@ -87,6 +87,8 @@ def verdict(client: Client, word: str) -> dict[str, Any]:
 
 def test_every_figure_of_the_verdict_is_the_servers(client: Client, tab: Tab) -> None:
     ask(client, "DRAFT hi", max_tokens=40)
+    url = f"/api/engines/{engine_id(client)}/verdict"
+    client.until(lambda: sum(each["accepted"] for each in client.get(url).json()["positions"]) == 80)  # all are counted
     told = verdict(client, "mixed")
     page = mount(tab)
     pane = page.locator(".pz-spec-verdict")
