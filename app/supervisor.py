@@ -38,6 +38,7 @@ from engine.protocol import (
     LoadProgress,
     RoomAnswer,
     Shutdown,
+    SpeculationCosts,
     StepTrace,
 )
 
@@ -95,6 +96,7 @@ class EngineSupervisor:
         self.progress = LoadProgress(stage="start")
         self.ready: EngineReady | None = None
         self.stats: EngineStats | None = None
+        self.costs: SpeculationCosts | None = None
         self.error: str | None = None
         self._model_path = model_path
         self._argv = list(argv)
@@ -222,6 +224,8 @@ class EngineSupervisor:
             case EngineStats():
                 self.stats = message
                 self._on_report(message)
+            case SpeculationCosts():
+                self.costs = message
             case StepTrace() | BlockMap() | RoomAnswer():
                 self._on_report(message)
 

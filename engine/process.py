@@ -42,6 +42,7 @@ from engine.protocol import (
     RoomAnswer,
     SetSpeculation,
     Shutdown,
+    SpeculationCosts,
     StepOutputs,
     StepTrace,
     ToEngine,
@@ -171,6 +172,8 @@ class EngineProcess:
         if now >= self.next_stats_s:
             self.next_stats_s = now + STATS_INTERVAL_S
             self._send(self.engine.stats())
+        if buckets := self.engine.speculator.table.take(now):
+            self._send(SpeculationCosts(time.time(), buckets))
 
     def _send(self, message: FromEngine) -> None:
         send(self.connection, message)
@@ -210,6 +213,8 @@ def ready_message(loaded: LoadedEngine, options: LoadOptions) -> EngineReady:
             workspace_bytes=workspace,
             runtime_bytes=max(0, resident - on_host),
             process_bytes=resident,
+            draft_kv_bytes=plan.kv.drafter_bytes,
+            draft_workspace_bytes=draft_buffers,
         ),
         num_kv_blocks=loaded.engine.pool.num_total,
         block_size=options.block_size,
@@ -222,6 +227,7 @@ def ready_message(loaded: LoadedEngine, options: LoadOptions) -> EngineReady:
         speculation=plan.drafting.speculation,
         model_hash=loaded.model_hash,
         drafter_hash=loaded.drafter_hash,
+        num_kv_groups=len(loaded.engine.scheduler.kv.groups),
     )
 
 

@@ -19,6 +19,8 @@ from engine.core.room import Room as Room
 from engine.core.sampling_params import Guided as Guided
 from engine.core.sampling_params import SamplingParams as SamplingParams
 from engine.core.speculation import DEFAULT_SPECULATION
+from engine.core.speculation import CostBucket as CostBucket
+from engine.core.speculation import DraftsCost as DraftsCost
 from engine.core.speculation import ProposerStats as ProposerStats
 from engine.core.speculation import SpeculationParams as SpeculationParams
 from engine.core.speculation import VerifiedDraft as VerifiedDraft
@@ -138,6 +140,8 @@ class EngineMemory(msgspec.Struct, frozen=True):
     workspace_bytes: int = 0
     runtime_bytes: int = 0
     process_bytes: int = 0
+    draft_kv_bytes: int = 0  # of kv_bytes: what the drafter keeps in the pool's blocks
+    draft_workspace_bytes: int = 0  # of workspace_bytes: the drafter's buffers
 
 
 class EngineReady(_Message, frozen=True):
@@ -164,6 +168,7 @@ class EngineReady(_Message, frozen=True):
     speculation: str = "off"  # the proposer of requests that name none
     model_hash: str = ""  # of the weights, as drafters are tied to them
     drafter_hash: str = ""
+    num_kv_groups: int = 1  # a text takes a block of each group for every block_size tokens
 
 
 class StepOutputs(_Message, frozen=True):
@@ -201,6 +206,13 @@ class EngineStats(_Message, frozen=True):
     proposers: list[ProposerStats] = []
 
 
+class SpeculationCosts(_Message, frozen=True):
+    """What plain and drafting turns took, for a verdict on whether drafts pay; every 2 s at most, where it changed."""
+
+    t_s: float  # wall clock, seconds since the epoch
+    buckets: list[CostBucket]
+
+
 class StepTrace(_Message, frozen=True):
     """The verified drafts of one step's traced requests."""
 
@@ -231,7 +243,17 @@ class EngineFailed(_Message, frozen=True):
 
 
 ToEngine = AddRequest | CheckGrammar | AbortRequest | SetSpeculation | WatchBlocks | AskRoom | Drain | Shutdown
-FromEngine = LoadProgress | EngineReady | StepOutputs | EngineStats | StepTrace | BlockMap | RoomAnswer | EngineFailed
+FromEngine = (
+    LoadProgress
+    | EngineReady
+    | StepOutputs
+    | EngineStats
+    | SpeculationCosts
+    | StepTrace
+    | BlockMap
+    | RoomAnswer
+    | EngineFailed
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

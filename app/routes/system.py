@@ -108,6 +108,7 @@ async def list_events(
 
 def _engine(engine: Engine, selftests: SelfTests) -> schemas.Engine:
     supervisor = engine.supervisor
+    view = speculation_view(engine, selftests.failed(engine))
     ready: dict[str, Any] = {}
     if supervisor.ready is not None:
         message = supervisor.ready
@@ -126,7 +127,7 @@ def _engine(engine: Engine, selftests: SelfTests) -> schemas.Engine:
         log_tail=supervisor.log_tail(),
         sampling_defaults=dict(engine.sampling_defaults),
         stats=struct_fields(supervisor.stats) if supervisor.stats is not None else None,
-        speculation=Speculation.model_validate(view) if (view := speculation_view(engine)) is not None else None,
+        speculation=Speculation.model_validate(view) if view is not None else None,
         selftest=SelfTestState(**selftests.state(engine)),
         **ready,
     )

@@ -35,6 +35,8 @@ export const api = {
   unload: (id, force = false) => call("POST", at`/api/models/${id}/unload`, { force }),
   drafters: async (id) => (await call("GET", at`/api/models/${id}/drafters`)).drafters,
   startSelftest: (engine) => call("POST", at`/api/engines/${engine}/selftest`, {}),
+  verdict: (engine) => call("GET", at`/api/engines/${engine}/verdict`),
+  setSpeculation: (engine, change) => call("POST", at`/api/engines/${engine}/speculation`, change),
   selftest: (engine) => call("GET", at`/api/engines/${engine}/selftest`),
   blocks: (engine, asked = {}) => call("GET", `${at`/api/engines/${engine}/blocks`}?${new URLSearchParams(asked)}`),
   blockHistory: (engine) => call("GET", at`/api/engines/${engine}/blocks/history`),

@@ -27,6 +27,7 @@ from engine.core.step import SchedulerOutput, StepResult
 from engine.spec.base import DraftWish, Proposer
 from engine.spec.controller import Candidate, Outcome, SpecController, TurnTimes
 from engine.spec.patience import Patience
+from engine.spec.turn_table import MeasuredTurn, TurnTable
 
 MAX_TRACES = 4096  # verified drafts that wait to be taken: the oldest go first
 
@@ -54,10 +55,12 @@ class Speculator:
         self.rule = rule
         self.total = DraftCounters()
         self.by_proposer: dict[str, DraftCounters] = {}
+        self.table = TurnTable()
         self._scheduler = scheduler
         self._steps = 0
         self._draft_s = 0.0  # of the turn that is on
         self._asked: list[Request] = []  # in it
+        self._wanting: list[Request] = []  # in it: those that may have drafts
         self._patience = Patience()
         self._traces: deque[VerifiedDraft] = deque(maxlen=MAX_TRACES)
 
@@ -90,6 +93,8 @@ class Speculator:
             self.max_drafts = max(1, min(num_speculative_tokens, self._loaded_max))
         if rule is not None:
             self.rule = rule
+        if (enabled, num_speculative_tokens, rule) != (None, None, None):
+            self.table.clear()
 
     def clear(self) -> None:
         """Has every proposer drop what it learned from requests that have ended."""
@@ -99,14 +104,15 @@ class Speculator:
     def draft(self) -> None:
         """Gives requests whose next token is due a draft, where that pays."""
         self._draft_s = 0.0
-        self._asked = []
+        self._asked, self._wanting = [], []
         due = self._scheduler.decoding()
         for request in due:
             request.draft = NO_DRAFT  # the last step may have had no room for it
         if not self.enabled:
             return
         wanting = [(request, limit) for request in due if (limit := self._limit(request)) > 0]
-        if not wanting:
+        self._wanting = [request for request, _ in wanting]
+        if not wanting or self._measures_plain():
             return
         start = time.perf_counter()
         candidates = [self._candidate(request, limit) for request, limit in wanting]
@@ -154,12 +160,16 @@ class Speculator:
         self.total.verify_s += result.step_s if verifying else 0.0
         for request in self._asked:
             self._patience.learned(request.request_id, self._steps - 1, result.num_accepted.get(request.request_id, 0))
+        if not self.proposers:
+            return
+        times = self._times(plan, result)
+        self._measure(times, outcomes)
         if not self.enabled:
             return
         if self._asked:
-            self.controller.observe(outcomes, self._times(plan, result))
+            self.controller.observe(outcomes, times)
         elif self._draft_s:
-            self.controller.idle(self._times(plan, result))
+            self.controller.idle(times)
 
     def take_traces(self) -> list[VerifiedDraft]:
         """The verified drafts of traced requests since the last call, oldest first."""
@@ -174,6 +184,31 @@ class Speculator:
             _stats(name, self.by_proposer.get(name, DraftCounters()), *states.get(name, ("on", "")))
             for name in dict.fromkeys([*self.by_proposer, *states])
         ]
+
+    def _measures_plain(self) -> bool:
+        """Whether this turn goes without drafts, so that it is known what plain steps take."""
+        if not all(request.speculation.adaptive for request in self._wanting):
+            return False
+        running = self._scheduler.running
+        context = sum([request.num_tokens for request in running]) // len(running)
+        return self.table.claim_plain(len(running), context)
+
+    def _measure(self, times: TurnTimes, outcomes: Sequence[Outcome]) -> None:
+        if not times.is_decode_only:
+            return
+        self.table.observe(
+            MeasuredTurn(
+                t_s=time.time(),
+                num_requests=times.num_requests,
+                context=times.context,
+                step_s=times.step_s,
+                draft_s=times.draft_s,
+                drafted=times.num_rows - times.num_requests,
+                accepted=sum(outcome.num_accepted for outcome in outcomes),
+                drafts_allowed=bool(self._wanting),
+                forced=not all(request.speculation.adaptive for request in self._wanting),
+            )
+        )
 
     def _wish(self, request: Request, limit: int, index: int, num_costly: int) -> DraftWish:
         count = min(limit, num_costly)
@@ -275,4 +310,5 @@ def _stats(name: str, counters: DraftCounters, state: str, reason: str) -> Propo
         draft_s_total=counters.draft_s,
         state=state,
         reason=reason,
+        judged_per_position_total=list(counters.judged_per_position),
     )

@@ -9,8 +9,9 @@ ends, complete, after 7 tokens otherwise. An embedding has two numbers, (3, 4) /
 
 It speculates unless the load options say "off": a request that says DRAFT, or is not adaptive, has three drafts (or as
 many as it asks for) verified with every token, of which it says that two were right; the text stays the same. PROPOSER
-OFF and PROPOSER ON in a prompt switch the proposer `suffix`. In the mode "lying" drafts change every second token, and
-in the mode "vague" so too, of an engine that promises the distribution only.
+OFF and PROPOSER ON in a prompt switch the proposer `suffix`; MEASURED and a word of `fake_costs` has it send what steps
+and drafts took. In the mode "lying" drafts change every second token, and in the mode "vague" so too, of an
+engine that promises the distribution only.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from engine.core.outputs import Logprobs, RequestOutput, RequestSummary, Request
 from engine.core.speculation import DraftCounters
 from engine.vocab import load_vocab
 from tests.app.fake_blocks import FakeBlocks
+from tests.app.fake_costs import measured_costs
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
 
 TOKEN_S = 0.001
@@ -110,6 +112,8 @@ class FakeEngine:
                 print(f"speculates {message.request_id} {message.speculation} trace={message.trace}", flush=True)
                 if switch := re.search("PROPOSER (OFF|ON)", prompt):
                     self.proposer_off = "12 % of its drafts were right" if switch[1] == "OFF" else ""
+                if measured := re.search("MEASURED (\\w+)", prompt):
+                    self.send(protocol.SpeculationCosts(time.time(), measured_costs(measured[1], time.time())))
                 text_ids = (
                     self.vocab.encode(said[1], parse_special=False)
                     if (said := re.search("SAY«(.*)»", prompt, re.DOTALL))
@@ -223,7 +227,7 @@ class FakeEngine:
             num_output_tokens=running.sent,
             num_cached_tokens=16 if running.request.cache_salt else 0,
             seed=7 if running.request.sampling.seed is None else running.request.sampling.seed,
-            **asdict(running.counters),
+            **{name: count for name, count in asdict(running.counters).items() if name != "judged_per_position"},
             timing=RequestTiming(queue_s=0.001),
         )
         return RequestOutput(running.request.request_id, token_ids, reason, None, summary, index=running.index)
@@ -271,6 +275,7 @@ class FakeEngine:
             self.total.draft_s,
             "off" if self.proposer_off else "on",
             self.proposer_off,
+            self.total.judged_per_position,
         )
         return [protocol.ProposerStats("ngram"), suffix]
 
