@@ -58,7 +58,8 @@ class EngineRuns(Outgoing):
 
 
 class System(Outgoing):
-    """This server and what it runs on. Sizes are bytes; what cannot be read is null. `versions`: of Pizarra, Python and
+    """This server and what it runs on. Sizes are bytes; what cannot be read is null,
+    and the reason under the figure's name in `unavailable`. `versions`: of Pizarra, Python and
     the packages that matter, as installed."""
 
     started_at: float
@@ -74,5 +75,6 @@ class System(Outgoing):
     memory_total_bytes: int
     gpus: list[str]
     gpu_unavailable: str | None
+    unavailable: dict[str, str]
     versions: dict[str, str]
     events_24h: dict[str, Any]

@@ -262,9 +262,9 @@ class SettingsValues(Outgoing):
 
 
 class Samples(Outgoing):
-    """`t[i]` starts a step of `step_s`; null where nothing was recorded. Gauges are means over the step, rates the growth
-    of a counter within it, quantiles of all latencies in it. `low` and `high`: the smallest and largest reading of each
-    gauge whose band was asked for."""
+    """`t[i]` starts a step of `step_s`; null where nothing was recorded. Gauges are means over the step, rates the
+    growth of a counter in it, quantiles of all latencies in it. `low` and `high`: the smallest and the largest reading
+    of each gauge whose band was asked for."""
 
     t: list[float]
     columns: dict[str, list[float | None]]

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from app.devices import host_memory
+from app.devices import DeviceSample, host_memory
 from app.monitor_schemas import EngineRun, EngineRuns, System
 from app.services import Services, services
 from app.version import app_version
@@ -96,9 +96,20 @@ def _system(parts: Services) -> System:
         memory_total_bytes=host_memory().total_bytes,
         gpus=[gpu.name or f"GPU {gpu.index}" for gpu in (sample.gpus if sample else ())],
         gpu_unavailable=None if sample is None else sample.gpu_unavailable,
+        unavailable=_unavailable(sample),
         versions=_versions(),
         events_24h=counts,
     )
+
+
+def _unavailable(sample: DeviceSample | None) -> dict[str, str]:
+    """Why figures of the machine and its GPUs are missing; those of single engines are told elsewhere."""
+    if sample is None:
+        return {}
+    reasons = {name: reason for name, reason in sample.unavailable.items() if "." not in name}
+    for gpu in sample.gpus:
+        reasons |= gpu.unavailable
+    return reasons
 
 
 @cache
