@@ -14,6 +14,7 @@ import { attempt } from "./toast.js";
 export const COLUMNS = [...MEMORY_COLUMNS, ...columnsOf(KV_BLOCKS, FINISHED)];
 export const BANDS = bandsOf(KV_BLOCKS);
 
+const NARROW = matchMedia("(max-width: 820px)"); // there the table below is the legend
 const FAINT = new Set(["kv_free", "free"]);
 
 class MemoryTab {
@@ -80,6 +81,7 @@ class MemoryTab {
       unit: "GiB",
       of: "server",
       wide: true,
+      legend: () => !NARROW.matches,
       now: constant((found) => found.used),
       lines: [
         ...lines,

@@ -27,7 +27,7 @@ export function createPlotCard(name, spec) {
   const title = t(`plot_${name}`);
   const definition = t(`plot_${name}_definition`);
   const lines = spec.lines.map((line) => ({ ...line, name: t(`line_${line.key}`) }));
-  const plot = createPlot({ title, unit: spec.unit, series: lines });
+  const plot = createPlot({ title, unit: spec.unit, series: lines, legend: spec.legend });
   const now = h("strong", { class: "pz-figure pz-plot-now", dataset: { plot: name } }, "–");
   const table = h("div", { class: "pz-table-wrap" });
   const twin = h("details", { class: "pz-twin", ontoggle: () => fillTable() }, h("summary", {}, t("mon_table")), table);

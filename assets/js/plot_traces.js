@@ -4,7 +4,7 @@
 import { colour } from "./theme.js";
 
 const FEW_POINTS = 12; // a line of one point is invisible
-const WIDE_GAP = 0.16; // of the range: wide enough for words
+const LETTER_PX = 7; // words are shown where they fit
 export const TOUCH = matchMedia("(hover: none)").matches;
 
 // Times without a date line below them, and in no language's words.
@@ -157,9 +157,9 @@ export function shapesOf(markers, gaps) {
 }
 
 /** Why nothing is drawn, where there is room to say so. */
-export function gapNotes(gaps, [start, end]) {
+export function gapNotes(gaps, [start, end], widthPx) {
   return gaps
-    .filter(({ from, to }) => to - from > WIDE_GAP * (end - start))
+    .filter(({ from, to, reason }) => (widthPx * (to - from)) / (end - start) > LETTER_PX * reason.length)
     .map(({ from, to, reason }) => ({
       x: new Date(500 * (from + to)),
       y: 0.5,
@@ -182,13 +182,15 @@ export function axis() {
 }
 
 /** `times`, `heights`: what a zoomed figure shows. */
-export function figureLayout({ window, times, heights, revision, markers = [], gaps = [] }, { unit, min, log }) {
+export function figureLayout({ window, times, heights, revision, markers = [], gaps = [] }, options) {
+  const { unit, min, log, legend, widthPx } = options;
   return {
     ...baseLayout(),
     uirevision: revision,
     hovermode: "x unified",
     shapes: shapesOf(markers, gaps),
-    annotations: gapNotes(gaps, window),
+    annotations: gapNotes(gaps, window, widthPx),
+    showlegend: legend,
     xaxis: {
       ...axis(),
       type: "date",

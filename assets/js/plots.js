@@ -6,6 +6,7 @@ import { h } from "./dom.js";
 import { eventTrace, figureLayout, figureTraces, TOUCH } from "./plot_traces.js";
 import { colour, onThemeChange } from "./theme.js";
 
+const MARGINS_PX = 60;
 const IMAGE = { format: "png", width: 1280, height: 480, scale: 2 };
 
 /** Plotly.js, 5 MB of script, loaded while the page already stands and its data is under way. */
@@ -27,7 +28,7 @@ export const CONFIG = {
  * {element, draw(t, columns, view, bands), setLog(on), saveImage(name), destroy()}; view: {window, revision} and, where
  * there are such, {markers, gaps, crosshair}; bands: for each line [low, high] or null.
  */
-export function createPlot({ title, series, unit = "", min = 0 }) {
+export function createPlot({ title, series, unit = "", min = 0, legend = () => true }) {
   const figure = h("div", { class: "pz-plot", role: "img", "aria-label": title });
   const line = h("div", { class: "pz-crosshair", hidden: true });
   const element = h("div", { class: "pz-plot-frame" }, figure, line);
@@ -59,7 +60,7 @@ export function createPlot({ title, series, unit = "", min = 0 }) {
   }
 
   function paint(times, columns, view, bands) {
-    const options = { unit, min, log };
+    const options = { unit, min, log, legend: legend(), widthPx: figure.clientWidth - MARGINS_PX };
     const traces = figureTraces(series, times, columns, bands, options);
     if (view.markers?.length) traces.push(eventTrace(view.markers));
     const shown = zoomed === view.revision ? { ...view, ...ranges(figure) } : view;
