@@ -140,6 +140,10 @@ class Engines:
         """The device that "auto" means here, and its available and total bytes."""
         return free_memory(self._latest_sample(), device)
 
+    def latest_sample(self) -> DeviceSample | None:
+        """The newest reading of the machine."""
+        return self._latest_sample()
+
     def held_bytes(self) -> int:
         """What unloading everything would give back, as the engines stated it when they were ready."""
         return sum(

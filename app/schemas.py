@@ -262,6 +262,12 @@ class SettingsValues(Outgoing):
 
 
 class Samples(Outgoing):
+    """`t[i]` starts a step of `step_s`; null where nothing was recorded. Gauges are means over the step, rates the
+    growth of a counter in it, quantiles of all latencies in it. `low` and `high`: the smallest and the largest reading
+    of each gauge whose band was asked for."""
+
     t: list[float]
     columns: dict[str, list[float | None]]
     step_s: int
+    low: dict[str, list[float | None]] = Field(default_factory=dict)
+    high: dict[str, list[float | None]] = Field(default_factory=dict)

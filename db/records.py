@@ -46,9 +46,15 @@ def get_engine_run(connection: Connection, run_id: str) -> EngineRunRow | None:
     return EngineRunRow(**found) if found else None
 
 
-def list_engine_runs(connection: Connection, limit: int) -> list[EngineRunRow]:
-    """Newest first."""
+def list_engine_runs(
+    connection: Connection, limit: int, since: float | None = None, until: float | None = None
+) -> list[EngineRunRow]:
+    """Newest first, those that lived at some time of [since, until)."""
     statement = select(engine_runs).order_by(engine_runs.c.started_at.desc(), engine_runs.c.id).limit(limit)
+    if since is not None:
+        statement = statement.where(engine_runs.c.ended_at.is_(None) | (engine_runs.c.ended_at >= since))
+    if until is not None:
+        statement = statement.where(engine_runs.c.started_at < until)
     return [EngineRunRow(**found) for found in connection.execute(statement).mappings()]
 
 
@@ -133,11 +139,17 @@ def add_event(
     return replace(row, id=event_id)
 
 
-def list_events(connection: Connection, limit: int, before: int | None) -> list[EventRow]:
-    """Newest first."""
+def list_events(
+    connection: Connection, limit: int, before: int | None, since: float | None = None, until: float | None = None
+) -> list[EventRow]:
+    """Newest first, of [since, until)."""
     statement = select(events).order_by(events.c.id.desc()).limit(limit)
     if before is not None:
         statement = statement.where(events.c.id < before)
+    if since is not None:
+        statement = statement.where(events.c.t >= since)
+    if until is not None:
+        statement = statement.where(events.c.t < until)
     return [EventRow(**found) for found in connection.execute(statement).mappings()]
 
 

@@ -31,11 +31,11 @@ class Tier:
 
 
 RAW = Tier(1, 24 * HOUR_S)
-TIERS = (RAW, Tier(10, 7 * DAY_S), Tier(60, 90 * DAY_S))  # each made from the one before
+TIERS = (RAW, Tier(10, 7 * DAY_S), Tier(60, 90 * DAY_S), Tier(600, 90 * DAY_S))  # each made from the one before
 KEEP_RECORDS_S = 90 * DAY_S  # requests, jobs, events
 
 SETTLE_S = 5  # a bucket is merged only this long after its end, when its last sample is surely written
-MAX_WINDOW_S = 6 * HOUR_S  # of samples merged in one round
+MAX_WINDOW_S = 6 * HOUR_S  # of samples merged in one round; of coarser rows as many, which reach further
 MAX_PRUNED_ROWS = 5000  # of one table in one round
 
 
@@ -65,7 +65,7 @@ def _roll_up(connection: Connection, tier: Tier, source: Tier, now: float) -> in
     start = mark(connection, tier)
     oldest = _oldest(connection, source, start)
     if oldest is not None:
-        complete_until = min(complete_until, oldest + MAX_WINDOW_S)
+        complete_until = min(complete_until, oldest + MAX_WINDOW_S * source.step_s)
     end = math.floor(complete_until / tier.step_s) * tier.step_s
     if end <= start:
         return 0
@@ -95,8 +95,8 @@ def _prune(connection: Connection, now: float) -> int:
     """Remove rows past their time, the oldest first, of each table no more than a batch."""
     num_rows = 0
     for i, tier in enumerate(TIERS):
-        # The tail of every coarser tier is read from samples, so these stay until all tiers have them.
-        merged_until = min((mark(connection, coarser) for coarser in TIERS[i + 1 :]), default=now)
+        # The tail of a tier is read from the next finer one, whose rows stay until then.
+        merged_until = mark(connection, TIERS[i + 1]) if i + 1 < len(TIERS) else now
         before = min(now - tier.keep_s, merged_until)
         for figures in KINDS:
             table, of_tier = _rows_of(tier, figures)

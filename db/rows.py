@@ -69,6 +69,13 @@ class EngineSampleRow:
     draft_s_total: float | None = None
     verify_s_total: float | None = None
     speculation_gain: float | None = None
+    weights_bytes: int | None = None
+    draft_weights_bytes: int | None = None
+    kv_bytes: int | None = None
+    workspace_bytes: int | None = None
+    runtime_bytes: int | None = None
+    kv_used_bytes: float | None = None  # of kv_bytes, the share of the pool's blocks that running requests hold
+    kv_cached_bytes: float | None = None  # and the share kept for reuse
     accepted_per_position: Sequence[int] | None = None  # ever-growing, too; shorter: no draft was that long
     drafted_per_position: Sequence[int] | None = None
     ttft_histogram: LatencyHistogram | None = None
@@ -115,6 +122,17 @@ class SampleSeries:
     t: list[float]
     columns: dict[str, list[float | None]]
     step_s: int  # at least what was asked; larger where the store keeps no finer figures
+    low: dict[str, list[float | None]] = field(default_factory=dict)  # of gauges whose band was asked for: the smallest
+    high: dict[str, list[float | None]] = field(default_factory=dict)  # and the largest reading within each step
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """All latencies of a stretch of time, [since, until) as it was widened to whole buckets of what is kept."""
+
+    since: float
+    until: float
+    histograms: dict[str, LatencyHistogram]  # by the names in `db.figures.ENGINE`
 
 
 @dataclass(frozen=True, slots=True)

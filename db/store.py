@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from db import conversations, presets, records, rollup, samples, selftests
 from db.connect import migrate, open_engine
 from db.errors import StoreError, explain
+from db.figures import SAMPLE_COLUMNS
 from db.recovery import close_interrupted
 from db.rows import (
     ConversationChanges,
@@ -28,6 +29,7 @@ from db.rows import (
     EngineSampleRow,
     EventRow,
     JobRow,
+    Latencies,
     MaintenanceReport,
     MessageChanges,
     MessageRow,
@@ -91,9 +93,11 @@ class Store:
         """One run."""
         return self._read(lambda c: records.get_engine_run(c, run_id))
 
-    def list_engine_runs(self, limit: int = 100) -> list[EngineRunRow]:
-        """Newest first."""
-        return self._read(lambda c: records.list_engine_runs(c, limit))
+    def list_engine_runs(
+        self, limit: int = 100, since: float | None = None, until: float | None = None
+    ) -> list[EngineRunRow]:
+        """Newest first, those that lived at some time of [since, until)."""
+        return self._read(lambda c: records.list_engine_runs(c, limit, since, until))
 
     def add_samples(self, device: DeviceSampleRow, engines: Sequence[EngineSampleRow] = ()) -> Future[None]:
         """One second's figures, all or none. Each engine's run was saved before."""
@@ -106,13 +110,22 @@ class Store:
         step_s: int,
         engine_run_id: str | None = None,
         aggregate: samples.Aggregate = "mean",
+        names: Sequence[str] | None = None,
+        bands: Sequence[str] = (),
     ) -> SampleSeries:
-        """The columns of `db.figures.SAMPLE_COLUMNS` over an even grid; without a run id, summed over all engines.
+        """These columns of `db.figures.SAMPLE_COLUMNS` over an even grid; without a run id, summed over all engines.
 
-        `aggregate` says which figure of a gauge within a step is meant: "mean", "min" or "max".
+        `aggregate` says which figure of a gauge within a step is meant: "mean", "min" or "max"; of the gauges in
+        `bands` the smallest and the largest come as well. Without `names`: all columns.
         """
+        now, columns = self._clock(), SAMPLE_COLUMNS if names is None else tuple(names)
+        query = samples.Query(since, until, step_s, engine_run_id, aggregate, columns, tuple(bands))
+        return self._read(lambda c: samples.read(c, query, now))
+
+    def latencies(self, since: float, until: float, engine_run_id: str | None = None) -> Latencies:
+        """All latencies of that time together, of one run or of all."""
         now = self._clock()
-        return self._read(lambda c: samples.read(c, samples.Query(since, until, step_s, engine_run_id, aggregate), now))
+        return self._read(lambda c: samples.latencies(c, since, until, engine_run_id, now))
 
     def maintain(self) -> Future[MaintenanceReport]:
         """One bounded round of upkeep: roll samples up, remove what is past its time. Call it once a minute."""
@@ -262,9 +275,11 @@ class Store:
         t, details = self._clock(), dict(data or {})
         return self._writer.submit(lambda c: records.add_event(c, t, kind, severity, message, engine_run_id, details))
 
-    def list_events(self, limit: int = 100, before: int | None = None) -> list[EventRow]:
-        """Newest first; `before`: only those with a smaller id."""
-        return self._read(lambda c: records.list_events(c, limit, before))
+    def list_events(
+        self, limit: int = 100, before: int | None = None, since: float | None = None, until: float | None = None
+    ) -> list[EventRow]:
+        """Newest first, of [since, until); `before`: only those with a smaller id."""
+        return self._read(lambda c: records.list_events(c, limit, before, since, until))
 
     def get_settings(self) -> dict[str, Any]:
         """All settings."""

@@ -100,9 +100,12 @@ async def put_settings(body: schemas.SettingsBody, parts: Services = Depends(ser
 async def list_events(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+    since: Annotated[float | None, Query(ge=0, le=1e11)] = None,
+    until: Annotated[float | None, Query(ge=0, le=1e11)] = None,
     parts: Services = Depends(services),
 ) -> schemas.Events:
-    rows = parts.store.list_events(limit, before)
+    """What was worth the operator's eye, newest first, of [since, until)."""
+    rows = await asyncio.to_thread(parts.store.list_events, limit, before, since, until)
     return schemas.Events(events=[schemas.Event.model_validate(row) for row in rows])
 
 

@@ -25,6 +25,12 @@ async function call(method, path, body = undefined) {
   return data;
 }
 
+/** A query of the values that are there; lists with commas between. */
+const query = (path, values) => {
+  const given = Object.entries(values).filter(([, value]) => value !== null && value !== undefined);
+  return `${path}?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}`;
+};
+
 const at = (strings, ...values) => strings.reduce((path, part, i) => path + encodeURIComponent(values[i - 1]) + part);
 
 export const api = {
@@ -51,6 +57,11 @@ export const api = {
   requests: async (limit = 50) => (await call("GET", at`/api/requests?limit=${limit}`)).requests,
   events: async (limit = 50) => (await call("GET", at`/api/events?limit=${limit}`)).events,
   samples: (since, until, step) => call("GET", at`/api/samples?since=${since}&until=${until}&step_s=${step}`),
+  figures: (wish) => call("GET", query("/api/samples", wish)),
+  latencies: (wish) => call("GET", query("/api/samples/latencies", wish)),
+  eventsOf: async (wish) => (await call("GET", query("/api/events", wish))).events,
+  engineRuns: async (wish) => (await call("GET", query("/api/engine-runs", wish))).runs,
+  system: () => call("GET", "/api/system"),
   conversations: async (query = "") =>
     (await call("GET", at`/api/conversations?q=${query}&limit=${200}`)).conversations,
   conversation: (id) => call("GET", at`/api/conversations/${id}`),
