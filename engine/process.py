@@ -35,6 +35,7 @@ from engine.protocol import (
     EngineReady,
     FromEngine,
     LoadProgress,
+    RequestsProgress,
     SetSpeculation,
     Shutdown,
     StepOutputs,
@@ -153,6 +154,8 @@ class EngineProcess:
         if now >= self.next_stats_s:
             self.next_stats_s = now + STATS_INTERVAL_S
             self._send(self.engine.stats())
+            if progress := self.engine.progress():
+                self._send(RequestsProgress(progress))
 
     def _send(self, message: FromEngine) -> None:
         send(self.connection, message)

@@ -12,6 +12,7 @@ import msgspec
 from engine.config import EffectiveSetting
 from engine.core.outputs import Logprobs as Logprobs
 from engine.core.outputs import RequestOutput as RequestOutput
+from engine.core.outputs import RequestProgress as RequestProgress
 from engine.core.outputs import RequestSummary as RequestSummary
 from engine.core.outputs import RequestTiming as RequestTiming
 from engine.core.sampling_params import Guided as Guided
@@ -182,6 +183,12 @@ class StepTrace(_Message, frozen=True):
     drafts: list[VerifiedDraft]
 
 
+class RequestsProgress(_Message, frozen=True):
+    """How far requests without a token are, at most four times a second, and not while there are none."""
+
+    requests: list[RequestProgress]
+
+
 class EngineFailed(_Message, frozen=True):
     """The engine cannot go on; it exits after this.
 
@@ -193,7 +200,7 @@ class EngineFailed(_Message, frozen=True):
 
 
 ToEngine = AddRequest | CheckGrammar | AbortRequest | SetSpeculation | Drain | Shutdown
-FromEngine = LoadProgress | EngineReady | StepOutputs | EngineStats | StepTrace | EngineFailed
+FromEngine = LoadProgress | EngineReady | StepOutputs | EngineStats | StepTrace | RequestsProgress | EngineFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
