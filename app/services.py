@@ -23,6 +23,8 @@ from app.live import LiveHub
 from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
+from app.request_settings import RequestSettings
+from app.request_upkeep import RequestUpkeep
 from app.selftests import SelfTests
 from app.settings import Settings
 from app.traces import TraceLog
@@ -51,6 +53,8 @@ class Services:
     drafters: Drafters
     selftests: SelfTests
     traces: TraceLog
+    request_settings: RequestSettings
+    request_upkeep: RequestUpkeep
 
 
 def services(connection: HTTPConnection) -> Services:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from db.rows import RequestRow
+
 SHORT_PREFIX = 2  # characters of an id so frequent that the list itself is the shortest way to them
 
 
@@ -29,6 +31,17 @@ class RequestFilter:
         if self.id_prefix:
             return len(self.id_prefix) > SHORT_PREFIX
         return sum(value is not None for value in (self.model_id, self.state, self.source)) + self.slow <= 1
+
+    def fits(self, row: RequestRow) -> bool:
+        """Whether this one is meant, as the records' own search would say."""
+        pairs = ((self.model_id, row.model_id), (self.state, row.state), (self.source, row.source))
+        low, high = self.since or 0.0, float("inf") if self.until is None else self.until
+        return (
+            all(wished is None or wished == has for wished, has in pairs)
+            and low <= row.created_at <= high
+            and row.id.startswith(self.id_prefix)
+            and (bool(row.slow) or not self.slow)
+        )
 
 
 @dataclass(frozen=True, slots=True)
