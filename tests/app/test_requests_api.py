@@ -73,7 +73,7 @@ def test_a_course_on_one_clock_and_what_slowed_it_down(client: Client) -> None:
 def test_progress_of_a_prompt_is_told_live(client: Client) -> None:
     with client.live("requests") as feed:
         client.post("/v1/completions", json={"prompt": "QUEUED " + "y" * 99, "max_tokens": 3})
-        told = []
+        told: list[dict[str, Any]] = []
         while not told or told[-1]["finished_at"] is None:
             message = json.loads(feed.recv(timeout=10))
             told.append(message["data"])
@@ -111,15 +111,15 @@ def test_running_ones_are_listed_and_cancelled(client: Client) -> None:
         assert (detail["running"], detail["timeline"]["clock"]) == (True, "server")
         assert detail["timeline"]["phases"][-1]["name"] == "decode"
         assert client.post(f"/api/requests/{row['id']}/cancel").status_code == 202
-        assert any('"finish_reason":"abort"' in line.replace(" ", "") for line in lines) or True
+        assert [line for line in lines if line][-1] == "data: [DONE]", "the stream ends by itself"
     ended = client.until(lambda: _ended(client, row["id"]))
     assert (ended["finish_reason"], ended["stop_cause"]) == ("abort", "cancelled")
     assert listed(client, state="running") == []
 
 
-def _ended(client: Client, request_id: str) -> dict[str, Any] | None:
+def _ended(client: Client, request_id: str, clock: str = "") -> dict[str, Any] | None:
     found: dict[str, Any] = client.get(f"/api/requests/{request_id}").json()
-    return found if found["finished_at"] else None
+    return found if found["finished_at"] and clock in found["timeline"]["clock"] else None
 
 
 def test_what_the_engine_sums_up_after_the_client_has_gone_is_kept(client: Client) -> None:
@@ -127,9 +127,7 @@ def test_what_the_engine_sums_up_after_the_client_has_gone_is_kept(client: Clien
     with client.stream("POST", "/v1/completions", json=body):
         time.sleep(0.3)
         row = listed(client, state="queued")[0]
-    gone = client.until(
-        lambda: (found := _ended(client, row["id"])) and found["timeline"]["clock"] == "engine" and found
-    )
+    gone = client.until(lambda: _ended(client, row["id"], clock="engine"))
     assert (gone["stop_cause"], gone["num_output_tokens"]) == ("client_gone", 0)
     assert [phase["name"] for phase in gone["timeline"]["phases"]][-1] == "queue"
     assert [reason["code"] for reason in gone["why_slow"]] == ["waited_blocks"]
@@ -183,12 +181,9 @@ def test_texts_are_kept_only_while_the_operator_wants_it(client: Client) -> None
         kept = complete(client, "my prompt", seed=7, stop=["nothing"], temperature=0.5)
         body = kept["body"]
         assert (body["prompt"], body["messages"], body["truncated"]) == ("my prompt", None, False)
-        assert body["answers"] == ["The q"]
+        assert [body["answers"][0][:5], len(body["answers"])] == ["The q", 1]
         assert body["sampling"] == {"temperature": 0.5, "max_tokens": 5, "seed": "7", "stop": ["nothing"]}
-        chat = client.post(
-            "/v1/completions", json={"prompt": [5, 6, 7], "max_tokens": 2, "n": 2}
-        )  # fmt: skip
-        assert chat.status_code == 200
+        client.post("/v1/completions", json={"prompt": [5, 6, 7], "max_tokens": 2, "n": 2})
         two = client.get(f"/api/requests/{listed(client, limit=1)[0]['id']}").json()["body"]
         assert len(two["answers"]) == 2
         assert two["prompt"]
