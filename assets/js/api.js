@@ -44,6 +44,10 @@ export const api = {
   cancelJob: (id) => call("POST", at`/api/jobs/${id}/cancel`),
   engines: async () => (await call("GET", "/api/engines")).engines,
   requests: async (limit = 50) => (await call("GET", at`/api/requests?limit=${limit}`)).requests,
+  requestPage: (query) => call("GET", `/api/requests?${new URLSearchParams(query)}`),
+  request: (id) => call("GET", at`/api/requests/${id}`),
+  cancelRequest: (id) => call("POST", at`/api/requests/${id}/cancel`),
+  deleteRequestBody: (id) => call("DELETE", at`/api/requests/${id}/body`),
   events: async (limit = 50) => (await call("GET", at`/api/events?limit=${limit}`)).events,
   samples: (since, until, step) => call("GET", at`/api/samples?since=${since}&until=${until}&step_s=${step}`),
   conversations: async (query = "") =>
