@@ -35,8 +35,9 @@ export function queryOf(filters) {
 /** Whether a row that was told live belongs on the list. */
 export function fits(row, filters) {
   const { since, until } = queryOf(filters);
+  const has = { model: row.model_id, state: row.state, source: row.source };
   return (
-    ["model", "state", "source"].every((name) => !filters[name] || filters[name] === (row[`${name}_id`] ?? row[name])) &&
+    Object.entries(has).every(([name, value]) => !filters[name] || filters[name] === value) &&
     (!filters.q || row.id.startsWith(plainId(filters.q))) &&
     (!filters.slow || row.slow === true) &&
     (!since || row.created_at >= Number(since)) &&

@@ -42,7 +42,12 @@ function noBody(request) {
     h("p", {}, t(key)),
     request.stores_bodies
       ? null
-      : h("a", { class: "pz-button pz-secondary", href: "/settings" }, icon("sliders"), h("span", {}, t("req_to_settings"))),
+      : h(
+          "a",
+          { class: "pz-button pz-secondary", href: "/settings" },
+          icon("sliders"),
+          h("span", {}, t("req_to_settings")),
+        ),
   );
 }
 

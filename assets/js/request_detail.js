@@ -29,7 +29,8 @@ class Detail {
   constructor(id, back) {
     this.#id = id;
     this.head = h("div", { class: "pz-req-head" });
-    this.body = h("div", { class: "pz-stack" }, h("p", { class: "pz-row pz-hint" }, h("span", { class: "pz-spinner" }), t("req_loading")));
+    const waiting = h("p", { class: "pz-row pz-hint" }, h("span", { class: "pz-spinner" }), t("req_loading"));
+    this.body = h("div", { class: "pz-stack" }, waiting);
     this.element = h(
       "div",
       { class: "pz-req-detail" },
@@ -72,13 +73,14 @@ class Detail {
   }
 
   #fail(error) {
+    const text = error.status === 0 ? t("server_unreachable") : error.message;
     fill(this.head, h("h1", {}, t("req_title")));
     fill(
       this.body,
       h(
         "section",
         { class: "pz-card pz-stack" },
-        h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, error.status === 0 ? t("server_unreachable") : error.message)),
+        h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, text)),
         h("div", {}, button(t("req_try_again"), () => this.#fetch(), { iconName: "refresh" })),
       ),
     );

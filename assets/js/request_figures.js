@@ -20,12 +20,14 @@ export function figures(request) {
     ["rate", request.tokens_per_s === null ? "–" : t("req_per_second", { rate: rate(request.tokens_per_s) })],
     ["total", seconds(request.e2e_s)],
     ["steps", decode ? number(decode.steps) : "–"],
-    ["others", others === null ? "–" : t("req_others", { mean: number(others, others % 1 ? 1 : 0), most: number(decode.others_max) })],
+    ["others", others === null ? "–" : company(others, decode.others_max)],
     ["preemptions", number(request.num_preemptions)],
     ["seed", request.seed === null ? "–" : String(request.seed)],
     ["ended", outcomeText(request)],
   ]);
 }
+
+const company = (mean, most) => t("req_others", { mean: number(mean, mean % 1 ? 1 : 0), most: number(most) });
 
 function facts(known) {
   return h(

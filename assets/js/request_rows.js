@@ -61,7 +61,7 @@ export class RequestRows {
     this.#changed();
   }
 
-  /** One page that has rows, or the last of a few that have none: a search looks through a part of the list at a time. */
+  /** One page that has rows, or the last of a few that have none: a search looks through a part of the list a time. */
   async #read(before, merge, question) {
     let next = before;
     for (let look = 0; look < MOST_LOOKS; look++) {

@@ -9,7 +9,8 @@ const TICKS = 5;
 
 export function waterfall(course) {
   const total = course.end_s || 1;
-  const lanes = LANES.filter((name) => course.phases.some((phase) => phase.name === name && isWorthALane(phase, total)));
+  const worth = course.phases.filter((phase) => isWorthALane(phase, total));
+  const lanes = LANES.filter((name) => worth.some((phase) => phase.name === name));
   const summary = course.phases.map((phase) => `${t(`req_phase_${phase.name}`)} ${length(phase)}`).join(", ");
   return [
     h(
@@ -84,7 +85,12 @@ function tables(course) {
     h("summary", {}, t("req_as_table")),
     table(
       ["phase", "from", "to", "took"],
-      course.phases.map((phase) => [t(`req_phase_${phase.name}`), seconds(phase.start_s), seconds(phase.end_s), length(phase)]),
+      course.phases.map((phase) => [
+        t(`req_phase_${phase.name}`),
+        seconds(phase.start_s),
+        seconds(phase.end_s),
+        length(phase),
+      ]),
     ),
     course.chunks.length ? [h("h3", {}, t("req_chunks")), chunkTable(course.chunks)] : null,
     course.preemptions.length ? [h("h3", {}, t("req_preemptions")), preemptionTable(course.preemptions)] : null,

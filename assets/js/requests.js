@@ -85,7 +85,8 @@ class RequestsPage {
   }
 
   #onKey(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog"))
+      return;
     if (event.key === "/" && !this.#detail) {
       event.preventDefault();
       this.list.querySelector("#pz-req-search").focus();
@@ -115,7 +116,8 @@ class RequestsPage {
       ];
     }
     if (loading) return h("p", { class: "pz-row pz-hint" }, h("span", { class: "pz-spinner" }), t("req_loading"));
-    if (rows.length) return nextBefore === null ? h("p", { class: "pz-hint" }, t("req_all", { n: number(rows.length) })) : null;
+    if (rows.length && nextBefore !== null) return null;
+    if (rows.length) return h("p", { class: "pz-hint" }, t("req_all", { n: number(rows.length) }));
     if (!loaded) return null;
     const filtered = Object.values(this.#address.filters).some(Boolean);
     if (filtered) return h("p", { class: "pz-empty" }, t(nextBefore === null ? "req_none_fit" : "req_none_yet_found"));

@@ -36,20 +36,33 @@ export function createFilters(onChange) {
   const label = (name, field) => h("label", { class: "pz-label" }, t(`req_filter_${name}`), field);
   const element = h(
     "form",
-    { class: "pz-req-filters", role: "search", "aria-label": t("req_filters"), onsubmit: (event) => event.preventDefault() },
+    {
+      class: "pz-req-filters",
+      role: "search",
+      "aria-label": t("req_filters"),
+      onsubmit: (event) => event.preventDefault(),
+    },
     label("id", search),
     label("model", fields.model),
     label("state", fields.state),
     label("source", fields.source),
     label("range", fields.range),
-    h("label", { class: "pz-label pz-check pz-req-slow-only", title: t("req_slow_definition") }, slow, t("req_filter_slow")),
+    h(
+      "label",
+      { class: "pz-label pz-check pz-req-slow-only", title: t("req_slow_definition") },
+      slow,
+      t("req_filter_slow"),
+    ),
     reset,
   );
 
   function show(set, models) {
     filters = set;
     options(fields.model, filters.model, [["", t("req_filter_all")], ...models.map((id) => [id, id])]);
-    options(fields.state, filters.state, [["", t("req_filter_all")], ...STATES.map((name) => [name, word("request", name)])]);
+    options(fields.state, filters.state, [
+      ["", t("req_filter_all")],
+      ...STATES.map((name) => [name, word("request", name)]),
+    ]);
     options(fields.source, filters.source, [
       ["", t("req_filter_all")],
       ...SOURCES.map((name) => [name, t(`req_source_${name}`)]),

@@ -1,4 +1,4 @@
-"""What was asked of the engines: the list, live and of the past, and everything of one. Filled by assets/js/requests.js."""
+"""What was asked of the engines: the list, live and past, and everything of one. Filled by assets/js/requests.js."""
 
 from __future__ import annotations
 
