@@ -12,7 +12,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, delete, func, insert, literal_column, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from db.request_rows import SHORT_PREFIX, RequestBodyRow, RequestFilter
@@ -22,6 +33,7 @@ from db.tables import request_bodies, request_details, requests
 SEARCHED = 50_000  # rows of the list that one page may look at where no single index holds just those wanted
 OPEN_STATES = ("queued", "running")
 MAX_BODIES = 10_000  # the newest
+SPREAD_S = 3600.0  # no request waits longer between its reception and its place in the list
 
 
 def save(connection: Connection, row: RequestRow) -> None:
@@ -131,12 +143,21 @@ def _span(connection: Connection, before: int | None, wanted: RequestFilter) -> 
     newest = connection.execute(select(func.max(requests.c.seq))).scalar_one() or 0
     low, high = 0, newest if before is None else min(newest, before - 1)
     if wanted.since is not None:
-        first = select(func.min(requests.c.seq)).where(requests.c.created_at >= wanted.since)
-        low = (connection.execute(first).scalar_one() or newest + 1) - 1
+        low = _place(connection, requests.c.created_at >= wanted.since, func.min, newest + 1) - 1
     if wanted.until is not None:
-        last = select(func.max(requests.c.seq)).where(requests.c.created_at <= wanted.until)
-        high = min(high, connection.execute(last).scalar_one() or 0)
+        high = min(high, _place(connection, requests.c.created_at <= wanted.until, func.max, 0))
     return low, high
+
+
+def _place(connection: Connection, within: ColumnElement[bool], end: Any, otherwise: int) -> int:
+    """The first or last place of those within a span, from the rows of the hour at its end: they were received nearly,
+    not just, in the order of their places."""
+    nearest = connection.execute(select(end(requests.c.created_at)).where(within)).scalar_one()
+    if nearest is None:
+        return otherwise
+    hour = requests.c.created_at.between(nearest - SPREAD_S, nearest + SPREAD_S)
+    place: int = connection.execute(select(end(requests.c.seq)).where(within, hour)).scalar_one()
+    return place
 
 
 # ---- what goes ------------------------------------------------------------------------------------------------------
