@@ -77,6 +77,7 @@ async def get_request(request_id: str, parts: Services = Depends(services)) -> s
     return shapes.RequestDetail(
         **_newest(parts, row).model_dump(),
         running=generation is not None,
+        seed_text=None if row.seed is None else str(row.seed),
         timeline=None if course is None else shapes.Timeline.model_validate(course),
         why_slow=[_reason(reason) for reason in reasons],
         trace=parts.traces.get(plain_id) is not None,

@@ -22,7 +22,7 @@ export function figures(request) {
     ["steps", decode ? number(decode.steps) : "–"],
     ["others", others === null ? "–" : company(others, decode.others_max)],
     ["preemptions", number(request.num_preemptions)],
-    ["seed", request.seed === null ? "–" : String(request.seed)],
+    ["seed", request.seed_text ?? "–"],
     ["ended", outcomeText(request)],
   ]);
 }

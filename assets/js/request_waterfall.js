@@ -26,7 +26,7 @@ export function waterfall(course) {
 
 /** The way to the engine and back is next to nothing as a rule: the tables have it all the same. */
 const isWorthALane = ({ name, start_s: start, end_s: end }, total) =>
-  !["server", "delivery"].includes(name) || end - start >= 0.01 * total;
+  !["server", "held", "delivery"].includes(name) || end - start >= 0.01 * total;
 
 const length = (part) => seconds(part.end_s - part.start_s);
 
