@@ -28,6 +28,7 @@ from app.generation import Generation, Generations, RequestOptions, room_for_out
 from app.live import LiveHub
 from app.parsers.answer import AnswerParser
 from app.parsers.base import Delta, ReasoningDelta, ToolCallDelta
+from app.request_bodies import GivenTexts
 from app.text import ChatTemplateError
 from app.writes import unwatched
 from db.errors import StoreError
@@ -216,7 +217,8 @@ class ConversationService:
         limit = room_for_output(engine, len(prompt), wishes.pop("max_tokens", None), clip=True)
         sampling = sampling_params(engine.sampling_defaults, max_tokens=limit, **wishes)
         plan = thoughts_plan(engine, prompt, begun=turns.continues is not None)
-        options = RequestOptions(shown_specials=plan.shown_specials)
+        given = GivenTexts(messages=lambda: for_template(row.system_prompt, turns))
+        options = RequestOptions(shown_specials=plan.shown_specials, given=given)
         generation = self._generations.prepare(engine, prompt, sampling, options=options, source="conversation")
         return generation, plan.parser()
 

@@ -18,13 +18,14 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from engine.core.outputs import RequestOutput
+from engine.core.outputs import RequestOutput, RequestProgress
 from engine.core.sampling_params import Guided
 from engine.protocol import (
     AbortRequest,
     AddRequest,
     CheckGrammar,
     FromEngine,
+    RequestsProgress,
     StepOutputs,
     ToEngine,
     decode_from_engine,
@@ -48,6 +49,8 @@ class RequestStream:
         self.request_id = request_id
         self.finished = False
         self.open = set(range(num_samples))  # the samples whose final row has not arrived
+        self.on_progress: Callable[[RequestProgress], None] = lambda progress: None
+        self.on_late: Callable[[RequestOutput], None] | None = None  # takes the rows that nobody waits for any more
         self._queue: asyncio.Queue[RequestOutput | EngineGone] = asyncio.Queue()
 
     def put(self, item: RequestOutput) -> None:
@@ -56,7 +59,10 @@ class RequestStream:
             return
         if item.finish_reason is not None:
             self.open.remove(item.index)
-        self._queue.put_nowait(item)
+        if self.on_late is not None:
+            self.on_late(item)
+        else:
+            self._queue.put_nowait(item)
 
     def fail(self, gone: EngineGone) -> None:
         self._queue.put_nowait(gone)
@@ -183,6 +189,11 @@ class EngineClient:
         self._connection.close()
 
     def _dispatch(self, message: FromEngine) -> None:
+        if isinstance(message, RequestsProgress):
+            for progress in message.requests:
+                if (stream := self._streams.get(progress.request_id)) is not None:
+                    stream.on_progress(progress)
+            return
         if not isinstance(message, StepOutputs):
             self._on_message(message)
             return

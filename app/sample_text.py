@@ -55,6 +55,7 @@ class SampleText:
         self.num_tokens = 0
         self.finish_reason: str | None = None
         self.summary: RequestSummary | None = None
+        self.last_token_id: int | None = None
         self.arrivals: list[tuple[float, int]] = []  # (when, how many) of each row that brought tokens
         self._detokenizer = IncrementalDetokenizer(ShownSpecials(vocab, shown_specials) if shown_specials else vocab)
         self._matcher = StopStringMatcher(stop, include=include_stop)
@@ -83,6 +84,7 @@ class SampleText:
             return Piece(index, "")
         if row.token_ids:
             self.arrivals.append((time.monotonic(), len(row.token_ids)))
+            self.last_token_id = row.token_ids[-1]
         shown = self._shown(row)
         text = "".join([self._push(token_id, row.logprobs, place) for place, token_id in enumerate(shown)])
         if self.stopped:

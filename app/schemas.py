@@ -196,7 +196,23 @@ class Jobs(Outgoing):
     jobs: list[Job]
 
 
+class RequestProgress(Outgoing):
+    """A request that has no token yet, as the engine last told. done, total: tokens of its prompt. ahead: requests
+    before it; cause: what the first of the queue lacks: "blocks", "slots", "budget", or nothing."""
+
+    state: Literal["waiting", "prefill", "preempted"]
+    done: int
+    total: int
+    cached: int
+    ahead: int
+    cause: str
+
+
 class Request(Outgoing):
+    """One request's figures. queue_s: until its first share of a step. ttft_s: until its first token. itl_p95_s: 95th
+    percentile of the times between its tokens. tokens_per_s: behind the first token. stop_cause: what lies behind
+    finish_reason. slow: beyond the limits of the settings slow_ttft_s and slow_itl_s, or preempted."""
+
     id: str
     engine_run_id: str | None
     model_id: str
@@ -224,9 +240,15 @@ class Request(Outgoing):
     draft_s: float | None
     verify_s: float | None
     proposer: str | None
+    stop_cause: str | None = None
+    slow: bool | None = None
+    progress: RequestProgress | None = None
 
 
 class Requests(Outgoing):
+    """A page of the list, newest first. next_before: `before` of the page after it, which may be there even after a
+    short or empty page: where several filters are given, one call looks through a part of the list only."""
+
     requests: list[Request]
     next_before: int | None
 

@@ -38,6 +38,8 @@ from app.model_list import ModelList
 from app.presets import Presets
 from app.quantize import Quantizer
 from app.recorder import Recorder
+from app.request_settings import RequestSettings
+from app.request_upkeep import RequestUpkeep
 from app.routes import (
     blocks,
     conversations,
@@ -149,7 +151,9 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     )
     selftests = SelfTests(job_runner, store, events)
     metrics = Metrics(engines.snapshots, lambda: recorder.latest, lambda: job_runner.num_running)
-    generations = Generations(store, hub, recorder, metrics, settings.max_waiting_requests)
+    request_settings = RequestSettings(store.get_settings)
+    upkeep = RequestUpkeep(store, request_settings)
+    generations = Generations(store, hub, recorder, metrics, settings.max_waiting_requests, request_settings)
     header = HeaderPublisher(hub, engines, generations, job_runner, recorder, catalog, selftests)
     quantizer = Quantizer(settings.home, catalog, settings.jobs_argv)
     trainer = DrafterTrainer(settings.home, catalog, settings.jobs_argv)
@@ -176,8 +180,10 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         selftests=selftests,
         traces=traces,
         blocks=block_maps,
+        request_settings=request_settings,
+        request_upkeep=upkeep,
     )
-    background = [asyncio.create_task(part.run()) for part in (recorder, header, block_maps)]
+    background = [asyncio.create_task(part.run()) for part in (recorder, header, block_maps, upkeep)]
     if settings.model is not None:
         background.append(asyncio.create_task(model_jobs.bring_up(settings.model, settings.load_options)))
     for task in background:

@@ -25,6 +25,8 @@ from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
 from app.presets import Presets
+from app.request_settings import RequestSettings
+from app.request_upkeep import RequestUpkeep
 from app.selftests import SelfTests
 from app.settings import Settings
 from app.traces import TraceLog
@@ -55,6 +57,8 @@ class Services:
     selftests: SelfTests
     traces: TraceLog
     blocks: BlockMaps
+    request_settings: RequestSettings
+    request_upkeep: RequestUpkeep
 
 
 def services(connection: HTTPConnection) -> Services:

@@ -1,6 +1,6 @@
-"""Engine runs, samples, requests, jobs, events and settings, as statements on a connection that the caller opened.
+"""Engine runs, samples, jobs, events and settings, as statements on a connection that the caller opened.
 
-Owns how these rows are kept and listed. Knows nothing of threads, rollups or conversations.
+Owns how these rows are kept and listed. Knows nothing of threads, rollups, requests or conversations.
 Invariant: saving a row that exists replaces it; its place in a list stays.
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Table, insert, select, update
+from sqlalchemy import Connection, Table, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from db.errors import NotFound
 from db.figures import DEVICE, ENGINE
-from db.rows import DeviceSampleRow, EngineRunRow, EngineSampleRow, EventRow, JobRow, RequestPage, RequestRow
-from db.tables import SAMPLES, engine_runs, events, jobs, requests, settings
+from db.rows import DeviceSampleRow, EngineRunRow, EngineSampleRow, EventRow, JobRow
+from db.tables import SAMPLES, engine_runs, events, jobs, settings
 
 
 def _save(connection: Connection, table: Table, key: str, values: Mapping[str, Any]) -> None:
@@ -68,39 +68,6 @@ def add_samples(connection: Connection, device: DeviceSampleRow, engines: Sequen
             histogram = getattr(row, name)
             values[name] = histogram.dumps() if histogram else None
         connection.execute(insert(SAMPLES[ENGINE.name]), values)
-
-
-# ---- requests -------------------------------------------------------------------------------------------------------
-
-
-def save_request(connection: Connection, row: RequestRow) -> None:
-    """Insert or replace."""
-    seed = None if row.seed is None else str(row.seed)
-    _save(connection, requests, "id", {**asdict(row), "seed": seed})
-
-
-def _request(found: RowMapping) -> RequestRow:
-    values = {name: value for name, value in found.items() if name != "seq"}
-    seed = values.pop("seed")
-    return RequestRow(**values, seed=None if seed is None else int(seed))
-
-
-def get_request(connection: Connection, request_id: str) -> RequestRow | None:
-    """One request."""
-    found = connection.execute(select(requests).where(requests.c.id == request_id)).mappings().one_or_none()
-    return _request(found) if found else None
-
-
-def list_requests(connection: Connection, limit: int, before: int | None, model: str | None) -> RequestPage:
-    """A page, newest first."""
-    statement = select(requests).order_by(requests.c.seq.desc()).limit(limit + 1)
-    if before is not None:
-        statement = statement.where(requests.c.seq < before)
-    if model is not None:
-        statement = statement.where(requests.c.model_id == model)
-    found = connection.execute(statement).mappings().all()
-    page = found[:limit]
-    return RequestPage([_request(row) for row in page], page[-1]["seq"] if len(found) > limit else None)
 
 
 # ---- jobs, events, settings -----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 from db.buckets import merged, raw, rolled
 from db.figures import KINDS, Figures
 from db.rows import MaintenanceReport
-from db.tables import ROLLUPS, SAMPLES, events, jobs, requests, rollup_marks
+from db.tables import ROLLUPS, SAMPLES, events, jobs, rollup_marks
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
@@ -32,7 +32,7 @@ class Tier:
 
 RAW = Tier(1, 24 * HOUR_S)
 TIERS = (RAW, Tier(10, 7 * DAY_S), Tier(60, 90 * DAY_S), Tier(600, 90 * DAY_S))  # each made from the one before
-KEEP_RECORDS_S = 90 * DAY_S  # requests, jobs, events
+KEEP_RECORDS_S = 90 * DAY_S  # jobs, events
 
 SETTLE_S = 5  # a bucket is merged only this long after its end, when its last sample is surely written
 MAX_WINDOW_S = 6 * HOUR_S  # of samples merged in one round; of coarser rows as many, which reach further
@@ -102,7 +102,6 @@ def _prune(connection: Connection, now: float) -> int:
             table, of_tier = _rows_of(tier, figures)
             num_rows += _delete_batch(connection, table, [table.c.t < before, *of_tier], table.c.t)
     before = now - KEEP_RECORDS_S
-    num_rows += _delete_batch(connection, requests, [requests.c.finished_at < before], requests.c.seq)
     num_rows += _delete_batch(connection, jobs, [jobs.c.finished_at < before], jobs.c.created_at)
     num_rows += _delete_batch(connection, events, [events.c.t < before], events.c.id)
     return num_rows

@@ -166,11 +166,13 @@ class RequestRow:
     draft_s: float | None = None
     verify_s: float | None = None
     proposer: str | None = None  # that drafted for it; None: it was decoded plainly
+    stop_cause: str | None = None  # what lies behind its finish_reason: see `app.request_timeline.STOP_CAUSES`
+    slow: bool | None = None  # by the operator's limits at the time it ended
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPage:
-    """Newest first. `next_before` asks for the page after this one; None at the end."""
+    """Newest first. `next_before` asks for the page after this one, which may be short or empty; None at the end."""
 
     rows: list[RequestRow]
     next_before: int | None

@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from db import conversations, presets, records, rollup, samples, selftests
+from db import conversations, presets, records, requests, rollup, samples, selftests
 from db.connect import migrate, open_engine
 from db.errors import StoreError, explain
 from db.figures import SAMPLE_COLUMNS
 from db.recovery import close_interrupted
+from db.request_rows import RequestBodyRow, RequestFilter
 from db.rows import (
     ConversationChanges,
     ConversationRow,
@@ -141,15 +142,52 @@ class Store:
 
     def save_request(self, row: RequestRow) -> Future[None]:
         """Insert or replace; a request keeps its place in the list."""
-        return self._writer.submit(lambda c: records.save_request(c, row))
+        return self._writer.submit(lambda c: requests.save(c, row))
+
+    def save_ended_request(
+        self, row: RequestRow, timeline: Mapping[str, Any], body: RequestBodyRow | None = None
+    ) -> Future[None]:
+        """The same, with its course and, where they are to be kept, its texts."""
+        return self._writer.submit(lambda c: requests.save_ended(c, row, timeline, body))
 
     def get_request(self, request_id: str) -> RequestRow | None:
         """One request."""
-        return self._read(lambda c: records.get_request(c, request_id))
+        return self._read(lambda c: requests.get(c, request_id))
 
-    def list_requests(self, limit: int = 100, before: int | None = None, model: str | None = None) -> RequestPage:
-        """Newest first. `before`: the `next_before` of the page in front of it."""
-        return self._read(lambda c: records.list_requests(c, limit, before, model))
+    def request_timeline(self, request_id: str) -> dict[str, Any] | None:
+        """The course of one that has ended; None where it is not known."""
+        return self._read(lambda c: requests.timeline(c, request_id))
+
+    def request_body(self, request_id: str) -> RequestBodyRow | None:
+        """What was asked and answered, where that was kept."""
+        return self._read(lambda c: requests.body(c, request_id))
+
+    def list_requests(
+        self,
+        limit: int = 100,
+        before: int | None = None,
+        model: str | None = None,
+        filters: RequestFilter | None = None,
+    ) -> RequestPage:
+        """Newest first. `before`: the `next_before` of the page in front of it. `filters` instead of `model`."""
+        wanted = filters or RequestFilter(model_id=model)
+        return self._read(lambda c: requests.find(c, limit, before, wanted))
+
+    def prune_requests(self, before: float, limit: int) -> Future[int]:
+        """Remove at most `limit` of the ended requests made before a time. Returned: how many went."""
+        return self._writer.submit(lambda c: requests.prune(c, before, limit))
+
+    def delete_request_body(self, request_id: str) -> Future[bool]:
+        """Remove the texts of one; False when none were kept."""
+        return self._writer.submit(lambda c: requests.delete_body(c, request_id))
+
+    def delete_request_bodies(self, limit: int) -> Future[int]:
+        """Remove the texts of at most `limit`. Returned: how many went."""
+        return self._writer.submit(lambda c: requests.delete_bodies(c, limit))
+
+    def count_request_bodies(self) -> int:
+        """Of how many requests texts are kept."""
+        return self._read(requests.count_bodies)
 
     # ---- self-tests -------------------------------------------------------------------------------------------------
 

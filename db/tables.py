@@ -7,7 +7,7 @@ Rollup tables are wide, five columns a gauge's figures and two a counter's, so t
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text
+from sqlalchemy import JSON, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text, text
 
 from db.figures import DEVICE, ENGINE, Figures
 
@@ -79,7 +79,32 @@ requests = Table(
     Column("draft_s", Float),
     Column("verify_s", Float),
     Column("proposer", Text),
+    Column("stop_cause", Text),
+    Column("slow", Integer),
     Index("ix_requests_model_id_seq", "model_id", "seq"),
+    Index("ix_requests_state_seq", "state", "seq"),
+    Index("ix_requests_source_seq", "source", "seq"),
+    Index("ix_requests_slow", "seq", sqlite_where=text("slow = 1")),
+)
+
+request_details = Table(
+    "request_details",
+    metadata,
+    Column("request_id", Text, ForeignKey("requests.id", ondelete="CASCADE"), primary_key=True),
+    Column("timeline", JSON, nullable=False),
+)
+
+request_bodies = Table(
+    "request_bodies",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("request_id", Text, ForeignKey("requests.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("created_at", Float, nullable=False),
+    Column("prompt", Text, nullable=False),
+    Column("messages", JSON(none_as_null=True)),
+    Column("sampling", JSON, nullable=False),
+    Column("answers", JSON, nullable=False),
+    Column("truncated", Integer, nullable=False),
 )
 
 conversations = Table(

@@ -15,13 +15,14 @@ from engine.config import LoadOptions
 from engine.core.block_pool import BlockPool
 from engine.core.kv_cache_manager import KVCacheManager
 from engine.core.kv_groups import KVGroup
-from engine.core.outputs import RequestOutput
+from engine.core.outputs import RequestOutput, RequestProgress
 from engine.core.prefix import PrefixHasher
 from engine.core.request import POOLINGS, FinishReason, Request, RequestStatus
 from engine.core.sampling_params import Guided, SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.core.speculation import DEFAULT_SPECULATION, SpeculationParams, most_sampled_rows
 from engine.core.stats import EngineCounters
+from engine.core.timeline import progress_of
 from engine.protocol import EngineStats
 from engine.runner.executor import Executor
 from engine.sample.grammar import GrammarCompiler, GrammarError, Outcome
@@ -216,6 +217,11 @@ class Engine:
             prefix_cache_queries_total=self.scheduler.prefix_queries,
             prefix_cache_hits_total=self.scheduler.prefix_hits,
         )
+
+    def progress(self) -> list[RequestProgress]:
+        """How far the requests are that have no token yet, or lost their blocks."""
+        scheduler = self.scheduler
+        return progress_of(scheduler.running, scheduler.waiting, scheduler.queue_clock.cause)
 
     def _fault(
         self, request_id: str, prompt_token_ids: list[int], sampling: SamplingParams, n: int, pooling: str

@@ -39,6 +39,7 @@ from engine.protocol import (
     EngineReady,
     FromEngine,
     LoadProgress,
+    RequestsProgress,
     RoomAnswer,
     SetSpeculation,
     Shutdown,
@@ -172,6 +173,8 @@ class EngineProcess:
         if now >= self.next_stats_s:
             self.next_stats_s = now + STATS_INTERVAL_S
             self._send(self.engine.stats())
+            if progress := self.engine.progress():
+                self._send(RequestsProgress(progress))
         if buckets := self.engine.speculator.table.take(now):
             self._send(SpeculationCosts(time.time(), buckets))
 

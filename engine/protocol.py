@@ -13,6 +13,7 @@ from engine.config import EffectiveSetting
 from engine.core.block_map import BlockFrame as BlockFrame
 from engine.core.outputs import Logprobs as Logprobs
 from engine.core.outputs import RequestOutput as RequestOutput
+from engine.core.outputs import RequestProgress as RequestProgress
 from engine.core.outputs import RequestSummary as RequestSummary
 from engine.core.outputs import RequestTiming as RequestTiming
 from engine.core.room import Room as Room
@@ -232,6 +233,12 @@ class RoomAnswer(_Message, frozen=True):
     room: Room
 
 
+class RequestsProgress(_Message, frozen=True):
+    """How far requests without a token are, at most four times a second, and not while there are none."""
+
+    requests: list[RequestProgress]
+
+
 class EngineFailed(_Message, frozen=True):
     """The engine cannot go on; it exits after this.
 
@@ -250,6 +257,7 @@ FromEngine = (
     | EngineStats
     | SpeculationCosts
     | StepTrace
+    | RequestsProgress
     | BlockMap
     | RoomAnswer
     | EngineFailed

@@ -16,6 +16,7 @@ from app import schemas
 from app.errors import ApiError
 from app.loaded_engine import Engine, struct_fields
 from app.metrics import CONTENT_TYPE
+from app.request_settings import check_request_settings
 from app.security import SESSION_COOKIE, session_token
 from app.selftests import SelfTests
 from app.services import Services, services
@@ -92,7 +93,9 @@ async def put_settings(body: schemas.SettingsBody, parts: Services = Depends(ser
     for name, value in body.settings.items():
         if len(repr(value)) > MAX_SETTING_BYTES:
             raise ApiError(400, f"the setting {name!r} is larger than {MAX_SETTING_BYTES} bytes", param=name)
+    check_request_settings(body.settings)
     await asyncio.wrap_future(parts.store.set_settings(body.settings))
+    parts.request_settings.refresh()
     return schemas.SettingsValues(settings=parts.store.get_settings())
 
 

@@ -55,6 +55,13 @@ class ScheduledRequest:
         return self.token_ids[len(self.token_ids) - self.num_drafts :]
 
     @property
+    def num_prompt_part(self) -> int:
+        """How many of token_ids belong to the prompt."""
+        return max(
+            0, min(self.num_computed_tokens + len(self.token_ids), self.num_prompt_tokens) - self.num_computed_tokens
+        )
+
+    @property
     def completes_pooling(self) -> bool:
         """Whether the pooled state is known after this share."""
         return self.pooling != "" and self.num_computed_tokens + len(self.token_ids) == self.num_prompt_tokens

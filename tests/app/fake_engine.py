@@ -11,7 +11,7 @@ It speculates unless the load options say "off": a request that says DRAFT, or i
 many as it asks for) verified with every token, of which it says that two were right; the text stays the same. PROPOSER
 OFF and PROPOSER ON in a prompt switch the proposer `suffix`; MEASURED and a word of `fake_costs` has it send what steps
 and drafts took. In the mode "lying" drafts change every second token, and in the mode "vague" so too, of an
-engine that promises the distribution only.
+engine that promises the distribution only. QUEUED tells a course: see fake_course.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from engine.core.speculation import DraftCounters
 from engine.vocab import load_vocab
 from tests.app.fake_blocks import FakeBlocks
 from tests.app.fake_costs import measured_costs
+from tests.app.fake_course import Course
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
 
 TOKEN_S = 0.001
@@ -55,6 +56,7 @@ class Running:
     sent: int = 0
     next_s: float = 0.0
     counters: DraftCounters = field(default_factory=DraftCounters)
+    course: Course | None = None
 
     @property
     def num_drafts(self) -> int:
@@ -119,8 +121,11 @@ class FakeEngine:
                     if (said := re.search("SAY«(.*)»", prompt, re.DOTALL))
                     else self.text_ids
                 )
+                told = Course(message.request_id, time.time(), time.monotonic(), len(message.prompt_token_ids))
+                course = told if "QUEUED" in prompt else None
                 for index in range(message.n):
-                    self.running[message.request_id, index] = Running(message, prompt, text_ids, index)
+                    running = Running(message, prompt, text_ids, index, course=course)
+                    self.running[message.request_id, index] = running
             case protocol.CheckGrammar():
                 fault = f"guided: {message.guided.kind}: BAD" if "BAD" in message.guided.text else None
                 verdict = RequestOutput(message.request_id, [], "stop" if fault is None else "error", fault)
@@ -148,6 +153,8 @@ class FakeEngine:
     def step(self, running: Running) -> RequestOutput | None:
         now = time.monotonic()
         if "HANG" in running.prompt or now < running.next_s:
+            return None
+        if running.course is not None and not running.course.started(now):
             return None
         key, sampling = (running.request.request_id, running.index), running.request.sampling
         if "FAIL" in running.prompt:
@@ -222,20 +229,26 @@ class FakeEngine:
         return row
 
     def last_row(self, running: Running, token_ids: list[int], reason: str) -> RequestOutput:
+        preemptions = 0 if running.course is None else 1
         summary = RequestSummary(
+            num_preemptions=preemptions,
             num_prompt_tokens=len(running.request.prompt_token_ids),
             num_output_tokens=running.sent,
             num_cached_tokens=16 if running.request.cache_salt else 0,
             seed=7 if running.request.sampling.seed is None else running.request.sampling.seed,
             **{name: count for name, count in asdict(running.counters).items() if name != "judged_per_position"},
-            timing=RequestTiming(queue_s=0.001),
+            timing=RequestTiming(queue_s=0.001) if running.course is None else running.course.timing(time.monotonic()),
         )
         return RequestOutput(running.request.request_id, token_ids, reason, None, summary, index=running.index)
 
     def send_stats(self) -> None:
         if time.monotonic() < self.stats_s:
             return
-        self.stats_s = time.monotonic() + 0.25
+        now = time.monotonic()
+        self.stats_s = now + 0.25
+        courses = [running.course for running in self.running.values() if running.course is not None]
+        if told := [progress for course in courses if (progress := course.progress(now)) is not None]:
+            self.send(protocol.RequestsProgress(told))
         self.send(
             protocol.EngineStats(
                 t_s=time.time(),
