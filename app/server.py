@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
+from app.alert_facts import AlertFacts
+from app.alerts import Alerts
 from app.body_limit import BodyLimit
 from app.catalog import Catalog
 from app.conversations import ConversationService
@@ -37,6 +39,8 @@ from app.model_list import ModelList
 from app.quantize import Quantizer
 from app.recorder import Recorder
 from app.routes import (
+    about,
+    alerts,
     conversations,
     doctor,
     embeddings,
@@ -60,6 +64,7 @@ from app.settings import ASSETS, Settings
 from app.traces import TraceLog
 from app.train_drafter import DrafterTrainer
 from app.version import app_version
+from app.webhooks import Webhooks
 from db.store import Store
 
 log = logging.getLogger(__name__)
@@ -92,6 +97,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         samples,
         requests,
         conversations,
+        alerts,
+        about,
         live,
         unknown,
     ):
@@ -133,7 +140,11 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     selftests = SelfTests(job_runner, store, events)
     metrics = Metrics(engines.snapshots, lambda: recorder.latest, lambda: job_runner.num_running)
     generations = Generations(store, hub, recorder, metrics, settings.max_waiting_requests)
-    header = HeaderPublisher(hub, engines, generations, job_runner, recorder, catalog, selftests)
+    facts = AlertFacts(engines.all, lambda: recorder.latest, generations)
+    alert_rules = Alerts(store, hub, events, facts, Webhooks(events), lambda: header.publish())
+    header = HeaderPublisher(
+        hub, engines, generations, job_runner, recorder, catalog, selftests, lambda: alert_rules.counts()
+    )
     quantizer = Quantizer(settings.home, catalog, settings.jobs_argv)
     trainer = DrafterTrainer(settings.home, catalog, settings.jobs_argv)
     model_jobs = ModelJobs(job_runner, catalog, engines, events, quantizer, trainer)
@@ -157,8 +168,9 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         drafters=drafters,
         selftests=selftests,
         traces=traces,
+        alerts=alert_rules,
     )
-    background = [asyncio.create_task(recorder.run()), asyncio.create_task(header.run())]
+    background = [asyncio.create_task(part.run()) for part in (recorder, header, alert_rules)]
     if settings.model is not None:
         background.append(asyncio.create_task(model_jobs.bring_up(settings.model, settings.load_options)))
     for task in background:
@@ -171,6 +183,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*background, return_exceptions=True)
+        await alert_rules.shutdown()
         await job_runner.shutdown()
         await engines.shutdown()
 

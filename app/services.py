@@ -10,6 +10,7 @@ from typing import cast
 
 from starlette.requests import HTTPConnection
 
+from app.alerts import Alerts
 from app.catalog import Catalog
 from app.conversations import ConversationService
 from app.dialects.response_store import ResponseStore
@@ -51,6 +52,7 @@ class Services:
     drafters: Drafters
     selftests: SelfTests
     traces: TraceLog
+    alerts: Alerts
 
 
 def services(connection: HTTPConnection) -> Services:

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, RowMapping, union_all
 from db.buckets import merged, raw, rolled
 from db.figures import DEVICE, ENGINE, QUANTILES, RATES, SAMPLE_COLUMNS, Figures, of_several
 from db.histogram import LatencyHistogram
-from db.rollup import RAW, TIERS, Tier, mark
+from db.rollup import RAW, Tier, kept_tiers, mark
 from db.rows import SampleSeries
 
 Aggregate = Literal["mean", "min", "max"]
@@ -46,7 +46,7 @@ class Query:
 
 def read(connection: Connection, query: Query, now: float) -> SampleSeries:
     """The series. Its step is larger than asked where finer rows are gone or the grid would exceed MAX_POINTS."""
-    tier, step_s = _choose(query, now)
+    tier, step_s = _choose(query, now, kept_tiers(connection))
     start = math.floor(query.since / step_s) * step_s
     times = [float(t) for t in range(start, math.ceil(query.until), step_s)]
     # One bucket more in front: the first rate needs the reading before it.
@@ -62,10 +62,10 @@ def read(connection: Connection, query: Query, now: float) -> SampleSeries:
     return SampleSeries(t=times, columns=columns, step_s=step_s)
 
 
-def _choose(query: Query, now: float) -> tuple[Tier, int]:
+def _choose(query: Query, now: float, tiers: Sequence[Tier]) -> tuple[Tier, int]:
     """The coarsest tier whose steps fill ours and that reaches back far enough; else the finest that does."""
     step_s = max(query.step_s, 1, math.ceil((query.until - query.since) / MAX_POINTS))
-    reaching = [tier for tier in TIERS if now - query.since <= tier.keep_s] or [TIERS[-1]]
+    reaching = [tier for tier in tiers if now - query.since <= tier.keep_s] or [tiers[-1]]
     for tier in reversed(reaching):
         if step_s % tier.step_s == 0:
             return tier, step_s
@@ -76,7 +76,7 @@ def _buckets(
     connection: Connection, figures: Figures, tier: Tier, step_s: int, since: float, query: Query
 ) -> Sequence[RowMapping]:
     """The tier's rows up to where it is complete and the samples after that, merged to our step."""
-    if tier is RAW:
+    if tier.step_s == RAW.step_s:
         rows = raw(figures, since, query.until).subquery()
     else:
         complete_until = min(mark(connection, tier), query.until)
