@@ -15,6 +15,7 @@ PAGES: dict[str, str] = {
     "playground": "ui.pages.playground:build",
     "models": "ui.pages.models:build",
     "monitor": "ui.pages.monitor:build",
+    "settings": "ui.pages.settings:build",
 }
 
 
