@@ -13,6 +13,7 @@ import { toast } from "./toast.js";
 
 const STALE_AFTER_S = 3.5;
 const NARROW = matchMedia("(max-width: 820px)");
+const SHORT = matchMedia("(max-width: 1320px)");
 const COMPACT = matchMedia("(max-width: 1500px)");
 const THEME_ICONS = { system: "system", light: "sun", dark: "moon" };
 
@@ -105,7 +106,7 @@ function stateText(engine) {
   if (state === "busy") {
     const { running, waiting } = engine;
     const kind = waiting ? "waiting" : "running";
-    return NARROW.matches
+    return SHORT.matches
       ? t(`head_busy_${kind}`, { running, waiting })
       : t(`state_busy_${kind}`, { running, waiting });
   }
