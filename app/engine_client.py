@@ -146,6 +146,13 @@ class EngineClient:
             last = RequestOutput(request_id, [], finish_reason="abort", index=each)
             self._loop.call_later(ABORT_PATIENCE_S, self._deliver, last)
 
+    def abort_all(self) -> int:
+        """End every running request in the engine. Returned: how many there were."""
+        running = list(self._streams)
+        for request_id in running:
+            self.abort(request_id)
+        return len(running)
+
     def send(self, message: ToEngine) -> None:
         self._outbox.put(encode(message))
 

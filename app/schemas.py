@@ -171,6 +171,12 @@ class Engines(Outgoing):
     engines: list[Engine]
 
 
+class Aborted(Outgoing):
+    """aborted: how many requests were told to end."""
+
+    aborted: int
+
+
 # ---- jobs, requests, events, settings, samples ----------------------------------------------------------------------
 
 
@@ -268,11 +274,15 @@ class Events(Outgoing):
 
 
 class SettingsBody(Incoming):
-    """Settings of the dashboard; only those given are changed."""
+    """Settings of the dashboard; only those given are changed.
+
+    expected: what the caller saw where (null: not set); where something else stands now, nothing is changed.
+    """
 
     settings: dict[str, Any]
+    expected: dict[str, Any] = Field(default_factory=dict)
 
-    @field_validator("settings")
+    @field_validator("settings", "expected")
     @classmethod
     def _storable(cls, settings: dict[str, Any]) -> dict[str, Any]:
         encodable(json.dumps(settings, ensure_ascii=False, allow_nan=False))

@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
+from app.alert_facts import AlertFacts
+from app.alerts import Alerts
 from app.block_maps import BlockMaps
 from app.body_limit import BodyLimit
 from app.catalog import Catalog
@@ -41,6 +43,8 @@ from app.recorder import Recorder
 from app.request_settings import RequestSettings
 from app.request_upkeep import RequestUpkeep
 from app.routes import (
+    about,
+    alerts,
     blocks,
     conversations,
     doctor,
@@ -67,6 +71,7 @@ from app.settings import ASSETS, Settings
 from app.traces import TraceLog
 from app.train_drafter import DrafterTrainer
 from app.version import app_version
+from app.webhooks import Webhooks
 from db.store import Store
 
 log = logging.getLogger(__name__)
@@ -102,6 +107,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         requests,
         conversations,
         presets,
+        alerts,
+        about,
         live,
         unknown,
     ):
@@ -154,7 +161,11 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     request_settings = RequestSettings(store.get_settings)
     upkeep = RequestUpkeep(store, request_settings)
     generations = Generations(store, hub, recorder, metrics, settings.max_waiting_requests, request_settings)
-    header = HeaderPublisher(hub, engines, generations, job_runner, recorder, catalog, selftests)
+    facts = AlertFacts(engines.all, lambda: recorder.latest, generations)
+    alert_rules = Alerts(store, hub, events, facts, Webhooks(events), lambda: header.publish())
+    header = HeaderPublisher(
+        hub, engines, generations, job_runner, recorder, catalog, selftests, lambda: alert_rules.counts()
+    )
     quantizer = Quantizer(settings.home, catalog, settings.jobs_argv)
     trainer = DrafterTrainer(settings.home, catalog, settings.jobs_argv)
     model_jobs = ModelJobs(job_runner, catalog, engines, events, quantizer, trainer)
@@ -182,8 +193,10 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         blocks=block_maps,
         request_settings=request_settings,
         request_upkeep=upkeep,
+        alerts=alert_rules,
     )
-    background = [asyncio.create_task(part.run()) for part in (recorder, header, block_maps, upkeep)]
+    workers = (recorder, header, block_maps, upkeep, alert_rules)
+    background = [asyncio.create_task(part.run()) for part in workers]
     if settings.model is not None:
         background.append(asyncio.create_task(model_jobs.bring_up(settings.model, settings.load_options)))
     for task in background:
@@ -196,6 +209,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*background, return_exceptions=True)
+        await alert_rules.shutdown()
         await job_runner.shutdown()
         await engines.shutdown()
 

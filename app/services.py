@@ -10,6 +10,7 @@ from typing import cast
 
 from starlette.requests import HTTPConnection
 
+from app.alerts import Alerts
 from app.block_maps import BlockMaps
 from app.catalog import Catalog
 from app.conversations import ConversationService
@@ -59,6 +60,7 @@ class Services:
     blocks: BlockMaps
     request_settings: RequestSettings
     request_upkeep: RequestUpkeep
+    alerts: Alerts
 
 
 def services(connection: HTTPConnection) -> Services:

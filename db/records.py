@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from db.errors import NotFound
+from db.errors import NotFound, StaleSettings
 from db.figures import DEVICE, ENGINE
 from db.rows import DeviceSampleRow, EngineRunRow, EngineSampleRow, EventRow, JobRow
 from db.tables import SAMPLES, engine_runs, events, jobs, settings
@@ -125,7 +125,11 @@ def get_settings(connection: Connection) -> dict[str, Any]:
     return {found.key: found.value for found in connection.execute(select(settings.c.key, settings.c.value))}
 
 
-def set_settings(connection: Connection, values: Mapping[str, Any], now: float) -> None:
-    """Set each of these."""
+def set_settings(connection: Connection, values: Mapping[str, Any], expected: Mapping[str, Any], now: float) -> None:
+    """Set each of these. StaleSettings where one of `expected` (None: not set) is not what stands there."""
+    present = get_settings(connection)
+    stale = [name for name, value in expected.items() if present.get(name) != value]
+    if stale:
+        raise StaleSettings(sorted(stale))
     for key, value in values.items():
         _save(connection, settings, "key", {"key": key, "value": value, "updated_at": now})

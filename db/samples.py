@@ -18,7 +18,7 @@ from sqlalchemy import Connection, RowMapping, Subquery, func, select, union_all
 from db.buckets import merged, raw, rolled
 from db.figures import DEVICE, ENGINE, QUANTILES, RATES, SAMPLE_COLUMNS, Figures, of_several
 from db.histogram import LatencyHistogram
-from db.rollup import RAW, TIERS, Tier, mark
+from db.rollup import RAW, TIERS, Tier, kept_tiers, mark
 from db.rows import Latencies, SampleSeries
 
 Aggregate = Literal["mean", "min", "max"]
@@ -48,7 +48,7 @@ class Query:
 
 def read(connection: Connection, query: Query, now: float) -> SampleSeries:
     """The series. Its step is larger than asked where finer rows are gone or the grid would exceed MAX_POINTS."""
-    tier, step_s = _choose(query, now)
+    tier, step_s = _choose(query, now, kept_tiers(connection))
     start = math.floor(query.since / step_s) * step_s
     times = [float(t) for t in range(start, math.ceil(query.until), step_s)]
     engine, device = (_only(figures, {*query.names, *query.bands}) for figures in (ENGINE, DEVICE))
@@ -79,7 +79,7 @@ def read(connection: Connection, query: Query, now: float) -> SampleSeries:
 
 def latencies(connection: Connection, since: float, until: float, engine_run_id: str | None, now: float) -> Latencies:
     """All latencies of [since, until), widened to whole buckets that are no coarser than a hundredth of it."""
-    coarse = [tier for tier in TIERS if now - since > tier.keep_s or tier.step_s <= (until - since) / 100]
+    coarse = [tier for tier in kept_tiers(connection) if now - since > tier.keep_s or tier.step_s <= (until - since) / 100]
     tier = coarse[-1] if coarse else RAW
     start, end = (rounded(t / tier.step_s) * tier.step_s for rounded, t in ((math.floor, since), (math.ceil, until)))
     figures = replace(ENGINE, gauges=(), counters=())
@@ -103,10 +103,10 @@ def _only(figures: Figures, names: Collection[str]) -> Figures:
     )
 
 
-def _choose(query: Query, now: float) -> tuple[Tier, int]:
+def _choose(query: Query, now: float, tiers: Sequence[Tier]) -> tuple[Tier, int]:
     """The coarsest tier whose steps fill ours and that reaches back far enough; else the finest that does."""
     step_s = max(query.step_s, 1, math.ceil((query.until - query.since) / MAX_POINTS))
-    reaching = [tier for tier in TIERS if now - query.since <= tier.keep_s] or [TIERS[-1]]
+    reaching = [tier for tier in tiers if now - query.since <= tier.keep_s] or [tiers[-1]]
     for tier in reversed(reaching):
         if step_s % tier.step_s == 0:
             return tier, step_s
@@ -127,7 +127,7 @@ def _buckets(
 def _rows(connection: Connection, figures: Figures, tier: Tier, since: float, until: float) -> Subquery:
     """The tier's rows up to where it is complete, after that those of the next finer one, and so on to the samples."""
     parts = []
-    for each in TIERS[TIERS.index(tier) : 0 : -1]:
+    for each in [each for each in TIERS[:0:-1] if each.step_s <= tier.step_s]:
         end = min(mark(connection, each), until)
         if end > since:
             parts.append(rolled(figures, each.step_s, since, end))

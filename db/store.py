@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from db import conversations, presets, records, requests, rollup, samples, selftests
+from db import conversations, presets, records, requests, rollup, samples, selftests, sizes
+from db.alerts import AlertRecords
 from db.connect import migrate, open_engine
 from db.errors import StoreError, explain
 from db.figures import SAMPLE_COLUMNS
@@ -60,6 +61,7 @@ class Store:
             self._write_engine.dispose()
             raise explain(path, error) from error
         self._writer = Writer(self._write_engine, path)
+        self.alerts = AlertRecords(self._read, self._writer.submit)
         self.num_interrupted = self._writer.submit(lambda c: close_interrupted(c, clock())).result()
 
     def flush(self) -> None:
@@ -137,6 +139,10 @@ class Store:
         """What the database takes on disk, its write-ahead log included."""
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
+
+    def num_rows(self) -> dict[str, int]:
+        """Table -> how many rows it has."""
+        return self._read(sizes.num_rows)
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -323,7 +329,7 @@ class Store:
         """All settings."""
         return self._read(records.get_settings)
 
-    def set_settings(self, values: Mapping[str, Any]) -> Future[None]:
-        """Set several settings, all or none; others stay."""
-        now, copied = self._clock(), dict(values)
-        return self._writer.submit(lambda c: records.set_settings(c, copied, now))
+    def set_settings(self, values: Mapping[str, Any], expected: Mapping[str, Any] | None = None) -> Future[None]:
+        """Set several settings, all or none; others stay. `expected`: what the caller saw there, else StaleSettings."""
+        now, copied, seen = self._clock(), dict(values), dict(expected or {})
+        return self._writer.submit(lambda c: records.set_settings(c, copied, seen, now))

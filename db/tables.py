@@ -7,7 +7,7 @@ Rollup tables are wide, five columns a gauge's figures and two a counter's, so t
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy import JSON, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text, text
 
 from db.figures import DEVICE, ENGINE, Figures
 
@@ -208,6 +208,43 @@ selftests = Table(
     Column("versions", JSON, nullable=False),
     Column("parts", JSON, nullable=False),
     Index("ix_selftests_model_id_finished_at", "model_id", "finished_at"),
+)
+
+alert_rules = Table(
+    "alert_rules",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("metric", Text, nullable=False),
+    Column("comparison", Text, nullable=False),
+    Column("threshold", Float, nullable=False),
+    Column("for_s", Float, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("webhook", Text),
+    Column("enabled", Boolean, nullable=False),
+    Column("muted_until", Float),
+    Column("version", Integer, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("rule_id", Text, nullable=False),
+    Column("metric", Text, nullable=False),
+    Column("comparison", Text, nullable=False),
+    Column("threshold", Float, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("state", Text, nullable=False, index=True),
+    Column("value", Float, nullable=False),
+    Column("worst", Float, nullable=False),
+    Column("pending_at", Float, nullable=False),
+    Column("fired_at", Float, nullable=False),
+    Column("resolved_at", Float),
+    Column("resolved_by", Text),
+    Column("acknowledged_at", Float),
+    Column("muted", Boolean, nullable=False),
 )
 
 # Up to where (epoch seconds, exclusive) rollups of each step are complete.
