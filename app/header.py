@@ -89,6 +89,7 @@ class HeaderPublisher:
             "kv_blocks_total": stats.kv_blocks_total if stats else None,
             "silent_s": _silent_s(engine),
             "error": supervisor.error,
+            "idle_unload_at": engine.idle_unload_at,
             "selftest": self._selftests.state(engine)["state"],
         }
 

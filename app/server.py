@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
+from app.benchmarks import Benchmarks
 from app.body_limit import BodyLimit
 from app.catalog import Catalog
 from app.conversations import ConversationService
@@ -28,12 +29,14 @@ from app.events import EventLog
 from app.generation import Generations
 from app.header import HeaderPublisher
 from app.home import DATABASE, HomeLock, prepare_home
+from app.idle import IdleWatch
 from app.jobs import JobRunner
 from app.live import LiveHub
 from app.logs import configure_logging
 from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
+from app.profiles import Profiles
 from app.quantize import Quantizer
 from app.recorder import Recorder
 from app.routes import (
@@ -45,6 +48,7 @@ from app.routes import (
     messages,
     models,
     openai,
+    profiles,
     requests,
     responses,
     samples,
@@ -52,6 +56,9 @@ from app.routes import (
     system,
     tokenize,
     unknown,
+)
+from app.routes import (
+    engines as engine_routes,
 )
 from app.security import Gatekeeper
 from app.selftests import SelfTests
@@ -86,6 +93,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         system,
         *answers,
         models,
+        profiles,
+        engine_routes,
         doctor,
         speculation,
         jobs,
@@ -137,6 +146,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     quantizer = Quantizer(settings.home, catalog, settings.jobs_argv)
     trainer = DrafterTrainer(settings.home, catalog, settings.jobs_argv)
     model_jobs = ModelJobs(job_runner, catalog, engines, events, quantizer, trainer)
+    idle = IdleWatch(engines.all, lambda model_id: model_jobs.unload(model_id, force=False, cause="idle"))
     conversation_service = ConversationService(store, hub, engines, generations)
     parts = Services(
         settings=settings,
@@ -147,7 +157,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         jobs=job_runner,
         catalog=catalog,
         engines=engines,
-        models=ModelList(catalog, engines, job_runner),
+        models=ModelList(catalog, engines, job_runner, store),
         model_jobs=model_jobs,
         doctor=Doctor(catalog.local, lambda: engines.free_memory("auto")),
         generations=generations,
@@ -157,8 +167,15 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         drafters=drafters,
         selftests=selftests,
         traces=traces,
+        profiles=Profiles(store, engines),
+        idle=idle,
+        benchmarks=Benchmarks(job_runner),
     )
-    background = [asyncio.create_task(recorder.run()), asyncio.create_task(header.run())]
+    background = [
+        asyncio.create_task(recorder.run()),
+        asyncio.create_task(header.run()),
+        asyncio.create_task(idle.run()),
+    ]
     if settings.model is not None:
         background.append(asyncio.create_task(model_jobs.bring_up(settings.model, settings.load_options)))
     for task in background:

@@ -10,6 +10,7 @@ from typing import cast
 
 from starlette.requests import HTTPConnection
 
+from app.benchmarks import Benchmarks
 from app.catalog import Catalog
 from app.conversations import ConversationService
 from app.dialects.response_store import ResponseStore
@@ -18,11 +19,13 @@ from app.drafters import Drafters
 from app.engines import Engines
 from app.events import EventLog
 from app.generation import Generations
+from app.idle import IdleWatch
 from app.jobs import JobRunner
 from app.live import LiveHub
 from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
+from app.profiles import Profiles
 from app.selftests import SelfTests
 from app.settings import Settings
 from app.traces import TraceLog
@@ -51,6 +54,9 @@ class Services:
     drafters: Drafters
     selftests: SelfTests
     traces: TraceLog
+    profiles: Profiles
+    idle: IdleWatch
+    benchmarks: Benchmarks
 
 
 def services(connection: HTTPConnection) -> Services:

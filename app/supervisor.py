@@ -94,6 +94,7 @@ class EngineSupervisor:
         self.ready: EngineReady | None = None
         self.stats: EngineStats | None = None
         self.error: str | None = None
+        self.lost_requests: list[str] = []  # what ran when it failed
         self._model_path = model_path
         self._argv = list(argv)
         self._log_path = log_path
@@ -145,6 +146,11 @@ class EngineSupervisor:
             raise EngineStartError("unsupported", found)
         self._set_state("ready")
         return self.ready
+
+    @property
+    def failure_kind(self) -> str:
+        """What kind of failure ended it: the protocol's EngineFailed.kind, or "died"."""
+        return "died" if self._failure is None else self._failure.kind
 
     async def unload(self, *, drain_s: float, kill_s: float) -> UnloadReceipt:
         """End the process: drain for `drain_s` (0: abort what runs), then tell, then SIGTERM, then SIGKILL."""
@@ -268,6 +274,7 @@ class EngineSupervisor:
         self._ended.set()
         self._drain_over.set()
         if self._client is not None:
+            self.lost_requests = self._client.running_ids if state == "failed" else []
             self._client.fail_all(error or f"the model {self.model_id} was unloaded while the request was running")
         if not self._handshake.done():
             kind = self._failure.kind if self._failure is not None else "died"
