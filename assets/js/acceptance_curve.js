@@ -5,9 +5,9 @@ import { number, percent, t } from "./i18n.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 560;
-const HEIGHT = 150;
-const LEFT = 40;
-const BOTTOM = 20;
+const HEIGHT = 170;
+const LEFT = 56;
+const BOTTOM = 28;
 const SHOWN_POSITIONS = 4;
 const SHOWN_ROWS = 12;
 

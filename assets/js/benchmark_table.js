@@ -6,7 +6,9 @@ import { number, percent, seconds, t } from "./i18n.js";
 const NAMES = { ttft_s: "mod_bench_ttft", prefill_tokens_per_s: "mod_bench_prefill", decode_tokens_per_s: "mod_bench_decode" };
 
 const value = (row, figure) =>
-  figure === null ? "–" : row.name === "ttft_s" ? seconds(figure) : `${number(figure, figure < 100 ? 1 : 0)} tok/s`;
+  figure === null ? "–" : row.name === "ttft_s" ? latency(figure) : `${number(figure, figure < 100 ? 1 : 0)} tok/s`;
+
+const latency = (figure) => (figure < 0.1 ? `${number(1000 * figure, 1)} ms` : seconds(figure));
 
 export function benchmarkTable(result) {
   const columns = [t("mod_bench_figure"), t("mod_bench_batch"), t("mod_bench_drafts"), t("mod_bench_median"), t("mod_bench_spread")];

@@ -1,7 +1,7 @@
 // A load that failed: what kind of failure it was, the memory after clean-up, and the ways out as buttons.
 
 import { openDoctorDialog } from "./doctor_dialog.js";
-import { button, h } from "./dom.js";
+import { button, h, icon } from "./dom.js";
 import { bytes, number, t, word } from "./i18n.js";
 import { startLoad } from "./jobs.js";
 import { logTail } from "./job_line.js";
@@ -17,6 +17,7 @@ export function failedLoad(job) {
     "div",
     { class: "pz-failed-load" },
     h("p", {}, h("strong", {}, word("mod_failure", kind))),
+    h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, job.error)),
     h(
       "p",
       { class: "pz-hint" },

@@ -36,6 +36,7 @@ export function jobLine(job, cancel) {
 }
 
 function ended(job) {
+  if (job.kind === "load" && job.result?.kind) return null; // failed, and told in full: see failed_load.js
   if (job.state === "failed") return h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, job.error));
   const done = job.state === "succeeded";
   return h(

@@ -71,7 +71,12 @@ function fits(found) {
 function refused(found, take) {
   return [
     h("p", {}, h("strong", {}, t(`mod_refusal_${found.refusal.kind}`, { short: bytes(found.refusal.short_by_bytes) }))),
-    problem(found.refusal.message),
+    found.refusal.kind === "options"
+      ? problem(found.refusal.message)
+      : [
+          problem(t("mod_needs", { total: bytes(found.total_bytes), available: bytes(found.available_bytes) })),
+          h("details", { class: "pz-log" }, h("summary", {}, t("mod_in_full")), h("p", { class: "pz-hint" }, found.refusal.message)),
+        ],
     found.ways_out.length
       ? h(
           "div",

@@ -23,7 +23,7 @@ const FIELDS = [
   { name: "drafter", option: "drafter", kind: "choice", values: [""], label: () => t("automatic") },
   { name: "num_speculative_tokens", option: "num_speculative_tokens", kind: "number", min: 1, max: MAX_DRAFTS },
   { name: "mod_idle_minutes", option: "idle_unload_s", kind: "number", min: 1, max: 43200, unit: 60 },
-  { name: "mod_memory_limit", option: "memory_limit_bytes", kind: "number", min: 0.01, max: 1e6, step: "any", unit: GIB },
+  { name: "mod_memory_limit", option: "memory_limit_bytes", kind: "number", min: 0, max: 1e6, step: "any", unit: GIB },
 ];
 const MORE_FIELDS = [
   { name: "kv_mib", option: "kv_cache_memory_bytes", kind: "number", min: 1, max: 1 << 24, unit: MIB },
@@ -127,8 +127,10 @@ const choice = (field) =>
     field.values.map((value) => h("option", { value }, (field.label ?? ((name) => name))(value))),
   );
 
+/** A value that was given and is shown rounded stays as it was until it is changed by hand. */
 function readNumber(field, input) {
   if (input.value === "") return undefined;
+  if (input.value === input.dataset.shown) return Number(input.dataset.exact);
   const value = Number(input.value) * (field.unit ?? 1);
   return field.unit === 0.01 ? value : Math.round(value);
 }
@@ -137,7 +139,9 @@ const readChoice = (field, input) =>
   input.value === field.values[0] ? undefined : field.option === "recorded_steps" ? input.value === "true" : input.value;
 
 function writeNumber(field, input, value) {
-  input.value = value === undefined || value === null ? "" : String(Math.round((value / (field.unit ?? 1)) * 100) / 100);
+  const given = value !== undefined && value !== null;
+  input.value = given ? String(Number((value / (field.unit ?? 1)).toPrecision(4))) : "";
+  Object.assign(input.dataset, { shown: input.value, exact: given ? value : "" });
 }
 
 function writeChoice(field, input, value) {
