@@ -22,14 +22,14 @@ from app.devices import DeviceSample, free_memory
 from app.drafters import DrafterError, Drafters
 from app.errors import ApiError
 from app.events import EventLog
-from app.fit import FitEstimate, estimate
+from app.fit import FitEstimate
 from app.jobs import JobError, JobHandle, JobResult
 from app.load_history import LoadHistory
 from app.loaded_engine import Engine as Engine
 from app.loaded_engine import run_row, struct_fields
 from app.logs import prune_engine_logs
-from app.memory_holders import MemoryHolder, memory_holders
-from app.receipts import Cause, tell_crash, tell_unload
+from app.memory_holders import memory_holders
+from app.receipts import Cause, count_down, tell_crash, tell_unload, with_gpu
 from app.recorder import EngineSnapshot
 from app.sampling_defaults import sampling_defaults
 from app.settings import Settings
@@ -37,7 +37,7 @@ from app.speculation import ProposerWatch
 from app.supervisor import EngineStartError, EngineSupervisor
 from app.template_check import chat_support
 from app.traces import TraceLog
-from app.what_if import Holder, Memory, WayOut, WhatIf, after_unload, failed_load, ways_out
+from app.what_if import Holder, Memory, WayOut, WhatIf, failed_load, ways_out, what_if
 from app.writes import unwatched
 from db.store import Store
 from engine.checkpoint import CheckpointError
@@ -46,8 +46,6 @@ from engine.protocol import EngineReady, EngineStats, StepTrace
 from engine.vocab import Vocab, VocabError, load_vocab
 
 log = logging.getLogger(__name__)
-
-COUNT_DOWN_S = 0.25
 
 
 class Engines:
@@ -166,9 +164,9 @@ class Engines:
             raise ApiError(409, model.error or f"{model_id} cannot be read", param="id", code="broken_model")
         return model
 
-    async def estimate(self, model_id: str, options: LoadOptions) -> WhatIf:
-        """What a load would take, from the checkpoint's header and the memory that is free now, and what else would
-        fit. Raises ApiError."""
+    async def estimate(self, model_id: str, options: LoadOptions, unload_first: Sequence[str] = ()) -> WhatIf:
+        """What a load would take, from the checkpoint's header and the memory that is free now (or will be, without
+        these models), and what else would fit. Raises ApiError."""
         model = await self.local(model_id)
         options = await self.with_drafter(options, model)
         memory = Memory(*self.free_memory(options.device))
@@ -180,28 +178,15 @@ class Engines:
         assert model.info is not None
         used = memory.total_bytes - memory.available_bytes
         held = memory_holders(memory.device, used, self._latest_sample(), self.snapshots())
-        others = [each for each in self.holders(memory.device) if each.model_id != model_id]
+        holders = self.holders(memory.device)
+        memory = memory.without(each for each in holders if each.model_id in unload_first)
+        others = [each for each in holders if each.model_id not in (model_id, *unload_first)]
         try:
-            return await asyncio.to_thread(self._what_if, model, options, memory, held, others)
+            return await asyncio.to_thread(
+                what_if, model.info, options, memory, held, others, lambda size: self._history.learned(model, size)
+            )
         except (ConfigError, CheckpointError) as error:  # of the drafter: the model's own header was read before
             raise ApiError(400, str(error), param="options.drafter", code="unfit_drafter") from error
-
-    def _what_if(
-        self,
-        model: LocalModel,
-        options: LoadOptions,
-        memory: Memory,
-        held: Sequence[MemoryHolder],
-        others: Sequence[Holder],
-    ) -> WhatIf:
-        assert model.info is not None
-        fit = estimate(model.info, options, memory.available_bytes, memory.total_bytes, memory.device, held)
-        return WhatIf(
-            fit,
-            self._history.learned(model, fit.total_bytes),
-            after_unload(model.info, options, memory, others),
-            [] if fit.fits else ways_out(model.info, options, memory, fit, others),
-        )
 
     async def load(
         self, model_id: str, options: LoadOptions, handle: JobHandle, unload_first: Sequence[str] = ()
@@ -260,24 +245,30 @@ class Engines:
             raise JobError(f"{model_id} is not loaded")
         supervisor = engine.supervisor
         wait_s = 0.0 if force else self._settings.drain_timeout_s if drain_s is None else drain_s
-        ran: list[str] = []
-        countdown = asyncio.create_task(_count_down(supervisor, wait_s, handle, ran))
+        before = self._latest_sample()
+        countdown = asyncio.create_task(count_down(supervisor, wait_s, handle))
         try:
             receipt = await supervisor.unload(drain_s=wait_s, kill_s=self._settings.kill_timeout_s)
         finally:
             countdown.cancel()
         self._forget(engine)
+        if supervisor.ready is not None and supervisor.ready.device != "cpu":
+            receipt = await with_gpu(receipt, supervisor.run_id, before, self._latest_sample)
         self._history.held(supervisor.run_id, receipt.expected_bytes)
-        tell_unload(self._events, supervisor, receipt, cause, ran)
-        return {**dataclasses.asdict(receipt), "message": receipt.message, "cause": cause, "lost_requests": ran}
+        tell_unload(self._events, supervisor, receipt, cause)
+        return {
+            **dataclasses.asdict(receipt),
+            "message": receipt.message,
+            "cause": cause,
+            "lost_requests": supervisor.lost_requests,
+        }
 
     async def shutdown(self) -> None:
         """End every engine at once; running requests are aborted."""
 
         async def end(supervisor: EngineSupervisor) -> None:
-            ran = supervisor.client.running_ids
             receipt = await supervisor.unload(drain_s=0.0, kill_s=self._settings.kill_timeout_s)
-            tell_unload(self._events, supervisor, receipt, "shutdown", ran)
+            tell_unload(self._events, supervisor, receipt, "shutdown")
 
         alive = [engine.supervisor for engine in self._engines.values() if engine.supervisor.alive]
         await asyncio.gather(*(end(supervisor) for supervisor in alive))
@@ -378,16 +369,3 @@ class Engines:
         if self._engines.get(engine.model_id) is engine and engine.supervisor.state == "stopped":
             del self._engines[engine.model_id]
             self._on_change()
-
-
-async def _count_down(supervisor: EngineSupervisor, wait_s: float, handle: JobHandle, ran: list[str]) -> None:
-    """Tell how an unload stands until it has ended: what it waits for, how long yet. `ran`: what runs in the end."""
-    began = time.monotonic()
-    while True:
-        ran[:] = supervisor.client.running_ids
-        if ran and wait_s and supervisor.state in ("ready", "draining"):
-            waited = min(wait_s, time.monotonic() - began)
-            handle.stage("drain", int(waited), int(wait_s), "seconds", ", ".join(ran[:20]))
-        else:
-            handle.stage("stop")
-        await asyncio.sleep(COUNT_DOWN_S)

@@ -14,7 +14,7 @@ from engine.config import MAX_IDLE_S, MIN_IDLE_S
 
 
 class LoadBody(Incoming):
-    """The wishes for a load; absent ones are those of `profile`, and else LoadOptions' defaults.
+    """The wishes for a load, or for its estimate; absent ones are those of `profile`, and else LoadOptions' defaults.
 
     profile: a saved profile's name; "default": the default one, else what the last load had. unload_first: loaded
     models that make room before; the model's own id among them loads it anew.
@@ -168,7 +168,7 @@ class BenchmarkBody(Incoming):
     run at once are left out, with the reason. `repeats`: of each figure; the median is told with the lowest and the
     highest. `wait_s`: how long to wait for others' requests to end."""
 
-    prompt_tokens: int = Field(default=256, ge=8, le=32768)
+    prompt_tokens: int = Field(default=128, ge=8, le=32768)
     output_tokens: int = Field(default=64, ge=8, le=4096)
     repeats: int = Field(default=3, ge=1, le=20)
     batches: list[int] = Field(default=[1, 4, 16], min_length=1, max_length=8)

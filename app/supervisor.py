@@ -94,7 +94,7 @@ class EngineSupervisor:
         self.ready: EngineReady | None = None
         self.stats: EngineStats | None = None
         self.error: str | None = None
-        self.lost_requests: list[str] = []  # what ran when it failed
+        self.lost_requests: list[str] = []  # what ran when it failed or was told to end
         self._model_path = model_path
         self._argv = list(argv)
         self._log_path = log_path
@@ -163,6 +163,7 @@ class EngineSupervisor:
             await self._wait(self._drain_over, drain_s)
         if self.alive:
             self._set_state("unloading")
+            self.lost_requests = self.client.running_ids
             self.client.send(Shutdown())
             await self._wait(self._ended, kill_s)
         if self.alive:
@@ -274,7 +275,8 @@ class EngineSupervisor:
         self._ended.set()
         self._drain_over.set()
         if self._client is not None:
-            self.lost_requests = self._client.running_ids if state == "failed" else []
+            if state == "failed":
+                self.lost_requests = self._client.running_ids
             self._client.fail_all(error or f"the model {self.model_id} was unloaded while the request was running")
         if not self._handshake.done():
             kind = self._failure.kind if self._failure is not None else "died"

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from app.fit import FitEstimate, estimate
+from app.memory_holders import MemoryHolder
 from db.rows import LoadMeasurementRow
 from engine.checkpoint import CheckpointInfo
 from engine.config import LoadOptions
@@ -63,6 +64,10 @@ class Memory:
     available_bytes: int
     total_bytes: int
 
+    def without(self, holders: Iterable[Holder]) -> Memory:
+        """As it will be when these have gone."""
+        return replace(self, available_bytes=self.available_bytes + sum(holder.bytes for holder in holders))
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -81,6 +86,21 @@ class WhatIf:
     learned: Learned | None
     after_unload: list[AfterUnload]
     ways_out: list[WayOut]
+
+
+def what_if(
+    info: CheckpointInfo,
+    options: LoadOptions,
+    memory: Memory,
+    held: Sequence[MemoryHolder],
+    others: Sequence[Holder],
+    learn: Callable[[int], Learned | None],
+) -> WhatIf:
+    """The estimate of a load. held: who has the memory that is in use; others: the models that could be unloaded;
+    learn: the error bar of an estimate of so many bytes. Raises CheckpointError, ConfigError."""
+    fit = estimate(info, options, memory.available_bytes, memory.total_bytes, memory.device, held)
+    ways = [] if fit.fits else ways_out(info, options, memory, fit, others)
+    return WhatIf(fit, learn(fit.total_bytes), after_unload(info, options, memory, others), ways)
 
 
 def failed_load(kind: str, ways: Iterable[WayOut], memory: Memory, log_tail: Sequence[str] = ()) -> dict[str, Any]:

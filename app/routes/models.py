@@ -71,7 +71,8 @@ async def pull(body: schemas.PullBody, parts: Services = Depends(services)) -> s
 @router.post("/{model_id}/estimate")
 async def estimate(model_id: str, body: LoadBody | None = None, parts: Services = Depends(services)) -> WhatIf:
     """What a load with these options would take of the memory that is free now, and what would fit if it does not."""
-    found = await parts.engines.estimate(model_id, await _wished(model_id, body or LoadBody(), parts))
+    body = body or LoadBody()
+    found = await parts.engines.estimate(model_id, await _wished(model_id, body, parts), body.unload_first)
     fit = found.fit
     kind = "does_not_fit" if fit.short_by_bytes else "options"
     refusal = None if fit.fits else {"kind": kind, "message": fit.message, "short_by_bytes": fit.short_by_bytes}

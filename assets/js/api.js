@@ -30,7 +30,7 @@ const at = (strings, ...values) => strings.reduce((path, part, i) => path + enco
 export const api = {
   health: () => call("GET", "/health"),
   models: async () => (await call("GET", "/api/models")).models,
-  estimate: (id, options) => call("POST", at`/api/models/${id}/estimate`, { options }),
+  estimate: (id, options, more = {}) => call("POST", at`/api/models/${id}/estimate`, { options, ...more }),
   load: (id, options = {}, more = {}) => call("POST", at`/api/models/${id}/load`, { options, ...more }),
   unload: (id, force = false, more = {}) => call("POST", at`/api/models/${id}/unload`, { force, ...more }),
   profiles: (id) => call("GET", at`/api/models/${id}/profiles`),

@@ -12,7 +12,7 @@ const BATCHES = [1, 4, 16];
 export function openBenchmarkDialog(row, engine) {
   const most = engine.max_model_len ?? 320;
   const half = Math.max(8, Math.floor(most / 2));
-  const prompt = numberField(Math.min(256, half), 8, most - 8);
+  const prompt = numberField(Math.min(128, half), 8, most - 8);
   const output = numberField(Math.min(64, half), 8, most - 8);
   const repeats = numberField(3, 1, 20);
   const speculates = (engine.speculation?.proposers.length ?? 0) > 0;

@@ -6,6 +6,7 @@ import { bytes, number, t, word } from "./i18n.js";
 import { startLoad } from "./jobs.js";
 import { logTail } from "./job_line.js";
 import { openLoadDialog } from "./load_dialog.js";
+import { LAST } from "./load_profiles.js";
 
 const SHOWN_WAYS = 2;
 const OF_THE_FILES = ["bad_checkpoint", "unsupported"];
@@ -39,7 +40,7 @@ export function wayText(way) {
   return t(`mod_way_${way.kind}`, { n: typeof changed === "number" ? number(changed) : "" });
 }
 
-const take = (job, way) => startLoad(job.subject, way.options, { profile: "last used", unload_first: way.unload });
+const take = (job, way) => startLoad(job.subject, way.options, { profile: LAST, unload_first: way.unload });
 
 function others(job, kind) {
   const row = { id: job.subject, name: "", context_length: null };

@@ -36,35 +36,29 @@ export function openLoadDialog(row, { loaded = false } = {}) {
   function take(way) {
     fields.change(way.options);
     for (const model of way.unload) unloadFirst(model);
-    ask();
+    if (!way.unload.length) ask();
   }
 
   function unloadFirst(model) {
     first.add(model);
     waiting.hidden = false;
     waiting.textContent = t("mod_will_unload", { models: [...first].join(", ") });
+    ask();
   }
 
   async function ask() {
     const mine = (asked += 1);
     try {
-      const found = await api.estimate(row.id, fields.options());
+      const found = await api.estimate(row.id, fields.options(), { unload_first: [...first] });
       if (mine !== asked) return;
       estimate.show(found);
-      load.disabled = !fields.valid() || (!found.fits && !madeRoom(found));
+      load.disabled = !fields.valid() || !found.fits;
     } catch (error) {
       if (mine !== asked) return;
       estimate.fail(error.message || t("server_unreachable"));
       load.disabled = true;
     }
   }
-
-  /** Whether it will fit once what is to be unloaded has gone; the server checks again then. */
-  const madeRoom = (found) => {
-    if (loaded) return true;
-    const way = found.ways_out.find((each) => each.kind === "unload");
-    return way !== undefined && way.unload.every((model) => first.has(model));
-  };
 
   async function start() {
     load.disabled = true;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -13,10 +14,14 @@ from typing import Any
 
 import pytest
 
+from app.devices import DeviceSample, GpuSample
 from app.idle import IdleWatch
+from app.receipts import with_gpu
+from app.supervisor import UnloadReceipt
 from tests.app.harness import MODEL, Client, make_home, make_settings, serving
 
 pytestmark = pytest.mark.timeout(120)
+GIB = 2**30
 
 
 @dataclass
@@ -189,3 +194,23 @@ def test_a_crash_is_an_unload_with_its_cause_and_what_was_lost(client: Client) -
     assert data["seconds"] is None, "nobody saw how long it took"
     failed = engine(client)
     assert (failed["lost_requests"], failed["failure_kind"]) == ([blocker["id"]], "died")
+
+
+def sample(t: float, used: int, engine: int | None) -> DeviceSample:
+    gpu = GpuSample(0, "G", 100 * GIB, used, None, None, None)
+    return DeviceSample(t, 1, 1, 0, None, None, {"r": 7}, {"r": engine}, None, (gpu,), None)
+
+
+@pytest.mark.parametrize(("listed", "held"), [(18 * GIB, 18 * GIB), (None, 17 * GIB)])
+def test_the_receipt_of_a_gpu_is_the_drivers_and_waits_until_memory_is_back(listed: int | None, held: int) -> None:
+    later = iter([sample(1.0, 20 * GIB, listed), sample(2.0, 20 * GIB, None), sample(3.0, 3 * GIB, None)])
+    newest = [sample(1.0, 20 * GIB, listed)]
+
+    def latest() -> DeviceSample:
+        newest[0] = next(later, newest[0])
+        return newest[0]
+
+    receipt = UnloadReceipt(freed_bytes=1, expected_bytes=2, seconds=0.1, forced=False)
+    found = asyncio.run(with_gpu(receipt, "r", newest[0], latest, patience_s=0.9))
+    assert (found.freed_bytes, found.expected_bytes) == (17 * GIB, held)
+    assert asyncio.run(with_gpu(receipt, "r", None, latest)) == receipt, "without the driver the host's figures stand"

@@ -26,7 +26,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 def profiles(client: Client, method: str = "GET", path: str = "", **body: Any) -> dict[str, Any]:
-    response = client.request(method, f"/api/models/{MODEL}/profiles{path}", **({"json": body} if body else {}))
+    response = client.request(method, f"/api/models/{MODEL}/profiles{path}", json=body or None)
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
     return found
