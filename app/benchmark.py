@@ -100,6 +100,7 @@ class Benchmark:
         """The figures. Raises EngineGone, BenchmarkError."""
         wish = self._wish
         batches, skipped = self._batches()
+        proposer = self._engine.ready.speculation
         modes = self._modes()
         total, done = len(batches) * len(modes) * wish.repeats, 0
         rows: list[dict[str, Any]] = []
@@ -109,7 +110,7 @@ class Benchmark:
             for batch in batches:
                 repeats = []
                 for _ in range(wish.repeats):
-                    self._report("measuring", done, total, f"{batch} × {'drafts' if drafts else 'plain'}")
+                    self._report("measuring", done, total, f"× {batch} {proposer if drafts else ''}".strip())
                     repeats.append(await self._repeat(batch, drafts))
                     done += 1
                 rows += figures(batch, drafts, repeats)
@@ -120,7 +121,7 @@ class Benchmark:
             "prompt_tokens": wish.prompt_tokens,
             "output_tokens": wish.output_tokens,
             "repeats": wish.repeats,
-            "proposer": self._engine.ready.speculation,
+            "proposer": proposer,
             "engine_id": self._engine.supervisor.run_id,
         }
 

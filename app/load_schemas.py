@@ -145,7 +145,6 @@ class Blocker(Outgoing):
     source: str | None
     state: str | None
     age_s: float | None
-    num_output_tokens: int | None
 
 
 class EngineNow(Outgoing):

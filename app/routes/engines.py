@@ -60,7 +60,6 @@ def _now(engine: Engine, parts: Services) -> EngineNow:
                 source=None if row is None else row.source,
                 state=None if row is None else row.state,
                 age_s=None if row is None else now - row.created_at,
-                num_output_tokens=None if row is None else row.num_output_tokens,
             )
         )
     return EngineNow(

@@ -54,6 +54,7 @@ export function crashReport(engine) {
   return h(
     "div",
     { class: "pz-stack pz-crash" },
+    h("p", {}, h("strong", {}, word("mod_failure", engine.failure_kind))),
     h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, engine.error)),
     h(
       "p",

@@ -2,7 +2,7 @@
 
 import { api } from "./api.js";
 import { button, h, setText } from "./dom.js";
-import { seconds, t } from "./i18n.js";
+import { number, seconds, t } from "./i18n.js";
 import { attempt } from "./toast.js";
 
 const CHOICES_S = [300, 900, 1800, 3600, 4 * 3600, 24 * 3600];
@@ -41,7 +41,7 @@ export function idleLine() {
     keep.hidden = after === null;
     if (after === null) setText(text, t("mod_stays"));
     else if (at === null) setText(text, t("mod_idle_busy", { time: span(after) }));
-    else setText(text, t("mod_idle_in", { time: seconds(Math.max(0, Math.round(at - Date.now() / 1000))) }));
+    else setText(text, t("mod_idle_in", { time: countdown(Math.max(0, Math.round(at - Date.now() / 1000))) }));
     line.seen = true;
   }
 
@@ -59,9 +59,11 @@ export function idleLine() {
   return line;
 }
 
+const countdown = (value) => (value < 60 ? t("mod_seconds", { n: number(value) }) : seconds(value));
+
 const span = (value) =>
   value >= 3600 && value % 3600 === 0
     ? t("mod_hours", { n: value / 3600 })
     : value % 60 === 0
       ? t("mod_minutes", { n: value / 60 })
-      : seconds(value);
+      : countdown(value);

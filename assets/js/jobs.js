@@ -160,6 +160,7 @@ export function stageText(job) {
 
 /** How fast a running job goes and how long it has yet to go, as far as that is known. */
 export function paceText(job) {
+  if (job.unit === "seconds") return ""; // it counts down itself
   const speed = job.rate_per_s === null || job.rate_per_s === undefined ? null : speedText(job);
   const left = !job.eta_s || job.eta_s < 0.5 ? null : t("mod_eta", { time: seconds(Math.ceil(job.eta_s)) });
   return [speed, left].filter(Boolean).join(" · ");

@@ -59,7 +59,7 @@ export function createEstimate({ take, unload }) {
 const problem = (text) => h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, text));
 
 const errorText = (learned) =>
-  t(learned.low_bytes === learned.high_bytes ? "mod_learned_once" : "mod_learned", { n: learned.loads, low: bytes(learned.low_bytes), high: bytes(learned.high_bytes) });
+  t(bytes(learned.low_bytes) === bytes(learned.high_bytes) ? "mod_learned_once" : "mod_learned", { n: learned.loads, low: bytes(learned.low_bytes), high: bytes(learned.high_bytes) });
 
 const learnedText = (found) => (found.learned === null ? t("mod_nothing_learned") : errorText(found.learned));
 

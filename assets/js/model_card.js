@@ -72,7 +72,7 @@ function licence(row) {
 
 function fit(row) {
   const { fits, needed_bytes: needed, available_bytes: available, short_by_bytes: short } = row.fit;
-  if (row.state === "loaded" || row.state === "broken") return null;
+  if (["loaded", "loading", "unloading", "broken"].includes(row.state)) return null;
   const numbers = { needed: bytes(needed), available: bytes(available), short: bytes(short) };
   return h(
     "p",

@@ -35,7 +35,7 @@ function line(event) {
   return h(
     "li",
     { class: "pz-row pz-receipt-line", dataset: { cause } },
-    h("span", { class: "pz-grow" }, h("strong", {}, model), ` ${word("mod_cause", cause)}: `, h("span", { class: "pz-figure" }, receiptText(event.data)), lost?.length ? ` ${t("mod_lost_count", { n: lost.length })}` : null),
+    h("span", { class: "pz-grow" }, h("strong", {}, model), ` ${word("mod_cause", cause)}: `, h("span", { class: "pz-figure" }, receiptText(event.data)), lost?.length ? `. ${t("mod_lost_count", { n: lost.length })}` : null),
     h("time", { class: "pz-hint pz-figure" }, clock(event.t)),
   );
 }

@@ -3,7 +3,7 @@
 import { api } from "./api.js";
 import { openDialog } from "./dialog.js";
 import { button, h } from "./dom.js";
-import { number, seconds, t, word } from "./i18n.js";
+import { seconds, t, word } from "./i18n.js";
 import { startUnload } from "./jobs.js";
 import { attempt } from "./toast.js";
 
@@ -32,7 +32,7 @@ function ask(modelId, now) {
         h(
           "table",
           { class: "pz-table" },
-          h("thead", {}, h("tr", {}, ["mod_request", "mod_from", "mod_age", "mod_tokens_so_far"].map((key) => h("th", {}, t(key))))),
+          h("thead", {}, h("tr", {}, ["mod_request", "mod_from", "mod_age"].map((key) => h("th", {}, t(key))))),
           h("tbody", {}, now.blockers.slice(0, SHOWN_BLOCKERS).map(blocker)),
         ),
       ),
@@ -55,5 +55,4 @@ const blocker = (each) =>
     h("td", {}, h("a", { href: `/requests?id=${encodeURIComponent(each.id)}` }, each.id.slice(0, 12))),
     h("td", {}, each.source === null ? t("mod_from_own_work") : word("mod_source_of", each.source)),
     h("td", {}, each.age_s === null ? "–" : seconds(each.age_s)),
-    h("td", {}, number(each.num_output_tokens)),
   );
