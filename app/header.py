@@ -102,7 +102,7 @@ class HeaderPublisher:
             "quantization": self._quantizations.get(supervisor.run_id),
             "drafter": _drafter(engine),
             "speculation": header_state([engine], self._selftests.failed),
-            "idle_unload_at": getattr(engine, "idle_unload_at", None),
+            "idle_unload_at": engine.idle_unload_at,
             "selftest": self._selftests.state(engine)["state"],
         }
 

@@ -45,10 +45,13 @@ Verdict = Literal["yes", "after_unload", "no", "unknown"]
 
 
 class Fit(Outgoing):
+    """Whether the model with default options fits now. `unload`: which loaded models would have to go first."""
+
     fits: Verdict
     needed_bytes: int | None = None
     available_bytes: int | None = None
     short_by_bytes: int | None = None
+    unload: list[str] = Field(default_factory=list)
 
 
 class ModelRow(Outgoing):
@@ -76,20 +79,11 @@ class ModelRow(Outgoing):
     engine_id: str | None = None
     job_id: str | None = None
     default: bool = False
+    last_used_at: float | None = None  # its newest load or request; None: never
 
 
 class Models(Outgoing):
     models: list[ModelRow]
-
-
-class LoadBody(Incoming):
-    """The wishes for a load; absent ones take the defaults of LoadOptions."""
-
-    options: dict[str, Any] = Field(default_factory=dict)
-
-
-class UnloadBody(Incoming):
-    force: bool = False
 
 
 class PullBody(Incoming):
@@ -125,6 +119,7 @@ class Estimate(Outgoing):
     reading_bytes: int
     total_bytes: int
     available_bytes: int
+    free_bytes: int
     memory_total_bytes: int
     held: list[MemoryHolder]
     fits: bool
@@ -161,6 +156,10 @@ class Engine(Outgoing):
     max_model_len: int | None = None
     sampling_defaults: dict[str, float] = Field(default_factory=dict)
     error: str | None = None
+    failure_kind: str | None = None  # of a failed engine: the protocol's EngineFailed.kind, or "died"
+    lost_requests: list[str] = Field(default_factory=list)  # what ran when it failed
+    idle_unload_s: float | None = None  # None: it stays
+    idle_unload_at: float | None = None  # epoch seconds; None: it is busy, or stays
     log_tail: list[str] = Field(default_factory=list)
     stats: dict[str, Any] | None = None
     speculation: Speculation | None = None  # None until the engine is ready
@@ -196,10 +195,16 @@ class Job(Outgoing):
     error: str | None
     result: dict[str, Any] | None
     log: list[str]
+    rate_per_s: float | None = None  # units a second of the stage it is in; None: not known
+    eta_s: float | None = None  # seconds to go; None: not known
 
 
 class Jobs(Outgoing):
+    """`next_before` asks for the page behind this one, None at the end. `live_seq`: where to follow topic `jobs`."""
+
     jobs: list[Job]
+    next_before: str | None = None
+    live_seq: int = 0
 
 
 class RequestProgress(Outgoing):

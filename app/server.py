@@ -17,6 +17,7 @@ from fastapi_offline import FastAPIOffline
 
 from app.alert_facts import AlertFacts
 from app.alerts import Alerts
+from app.benchmarks import Benchmarks
 from app.block_maps import BlockMaps
 from app.body_limit import BodyLimit
 from app.catalog import Catalog
@@ -31,6 +32,7 @@ from app.events import EventLog
 from app.generation import Generations
 from app.header import HeaderPublisher
 from app.home import DATABASE, HomeLock, prepare_home
+from app.idle import IdleWatch
 from app.jobs import JobRunner
 from app.live import LiveHub
 from app.logs import configure_logging
@@ -38,6 +40,7 @@ from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
 from app.presets import Presets
+from app.profiles import Profiles
 from app.quantize import Quantizer
 from app.recorder import Recorder
 from app.request_settings import RequestSettings
@@ -56,6 +59,7 @@ from app.routes import (
     models,
     openai,
     presets,
+    profiles,
     requests,
     responses,
     samples,
@@ -63,6 +67,9 @@ from app.routes import (
     system,
     tokenize,
     unknown,
+)
+from app.routes import (
+    engines as engine_routes,
 )
 from app.security import Gatekeeper
 from app.selftests import SelfTests
@@ -98,6 +105,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         system,
         *answers,
         models,
+        profiles,
+        engine_routes,
         doctor,
         speculation,
         blocks,
@@ -169,6 +178,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     quantizer = Quantizer(settings.home, catalog, settings.jobs_argv)
     trainer = DrafterTrainer(settings.home, catalog, settings.jobs_argv)
     model_jobs = ModelJobs(job_runner, catalog, engines, events, quantizer, trainer)
+    idle = IdleWatch(engines.all, lambda model_id: model_jobs.unload(model_id, force=False, cause="idle"))
     conversation_service = ConversationService(store, hub, engines, generations)
     parts = Services(
         settings=settings,
@@ -179,7 +189,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         jobs=job_runner,
         catalog=catalog,
         engines=engines,
-        models=ModelList(catalog, engines, job_runner),
+        models=ModelList(catalog, engines, job_runner, store),
         model_jobs=model_jobs,
         doctor=Doctor(catalog.local, lambda: engines.free_memory("auto")),
         generations=generations,
@@ -194,8 +204,11 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         request_settings=request_settings,
         request_upkeep=upkeep,
         alerts=alert_rules,
+        profiles=Profiles(store, engines),
+        idle=idle,
+        benchmarks=Benchmarks(job_runner),
     )
-    workers = (recorder, header, block_maps, upkeep, alert_rules)
+    workers = (recorder, header, block_maps, upkeep, alert_rules, idle)
     background = [asyncio.create_task(part.run()) for part in workers]
     if settings.model is not None:
         background.append(asyncio.create_task(model_jobs.bring_up(settings.model, settings.load_options)))

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy import Connection, RowMapping, Table, func, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from db.errors import NotFound, StaleSettings
 from db.figures import DEVICE, ENGINE
 from db.rows import DeviceSampleRow, EngineRunRow, EngineSampleRow, EventRow, JobRow
-from db.tables import SAMPLES, engine_runs, events, jobs, settings
+from db.tables import SAMPLES, engine_runs, events, jobs, requests, settings
 
 
 def _save(connection: Connection, table: Table, key: str, values: Mapping[str, Any]) -> None:
@@ -58,6 +58,17 @@ def list_engine_runs(
     return [EngineRunRow(**found) for found in connection.execute(statement).mappings()]
 
 
+def last_used(connection: Connection) -> dict[str, float]:
+    """By model: its newest load or request."""
+    loaded = select(engine_runs.c.model_id, func.max(engine_runs.c.started_at)).group_by(engine_runs.c.model_id)
+    found = {model_id: float(t) for model_id, t in connection.execute(loaded)}
+    for model_id in found:
+        of_model = select(requests.c.created_at).where(requests.c.model_id == model_id)
+        asked = connection.execute(of_model.order_by(requests.c.seq.desc()).limit(1)).scalar_one_or_none()
+        found[model_id] = max(found[model_id], asked or 0.0)
+    return found
+
+
 def add_samples(connection: Connection, device: DeviceSampleRow, engines: Sequence[EngineSampleRow]) -> None:
     """One second's figures."""
     connection.execute(insert(SAMPLES[DEVICE.name]), asdict(device))
@@ -84,9 +95,14 @@ def get_job(connection: Connection, job_id: str) -> JobRow | None:
     return JobRow(**found) if found else None
 
 
-def list_jobs(connection: Connection, limit: int) -> list[JobRow]:
-    """Newest first."""
+def list_jobs(connection: Connection, limit: int, before: str | None, kind: str | None) -> list[JobRow]:
+    """A page, newest first. An unknown `before` has nothing behind it."""
     statement = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
+    if before is not None:
+        at = select(jobs.c.created_at).where(jobs.c.id == before).scalar_subquery()
+        statement = statement.where((jobs.c.created_at < at) | ((jobs.c.created_at == at) & (jobs.c.id > before)))
+    if kind is not None:
+        statement = statement.where(jobs.c.kind == kind)
     return [JobRow(**found) for found in connection.execute(statement).mappings()]
 
 

@@ -304,6 +304,31 @@ class SelfTestRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """Load options that were saved for a model with these weights, under a name."""
+
+    model_id: str
+    model_hash: str
+    name: str
+    options: dict[str, Any]
+    is_default: bool
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMeasurementRow:
+    """What one load was estimated at, and what its process was seen to hold at the most."""
+
+    engine_run_id: str
+    model_id: str
+    model_hash: str
+    t: float
+    load_s: float  # what one waited for
+    estimated_bytes: int
+    measured_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MaintenanceReport:
     """What one round of upkeep did."""
 

@@ -79,7 +79,8 @@ def read(connection: Connection, query: Query, now: float) -> SampleSeries:
 
 def latencies(connection: Connection, since: float, until: float, engine_run_id: str | None, now: float) -> Latencies:
     """All latencies of [since, until), widened to whole buckets that are no coarser than a hundredth of it."""
-    coarse = [tier for tier in kept_tiers(connection) if now - since > tier.keep_s or tier.step_s <= (until - since) / 100]
+    tiers = kept_tiers(connection)
+    coarse = [tier for tier in tiers if now - since > tier.keep_s or tier.step_s <= (until - since) / 100]
     tier = coarse[-1] if coarse else RAW
     start, end = (rounded(t / tier.step_s) * tier.step_s for rounded, t in ((math.floor, since), (math.ceil, until)))
     figures = replace(ENGINE, gauges=(), counters=())

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from db import conversations, presets, records, requests, rollup, samples, selftests, sizes
+from db import conversations, presets, profiles, records, requests, rollup, samples, selftests, sizes
 from db.alerts import AlertRecords
 from db.connect import migrate, open_engine
 from db.errors import StoreError, explain
@@ -32,10 +32,12 @@ from db.rows import (
     EventRow,
     JobRow,
     Latencies,
+    LoadMeasurementRow,
     MaintenanceReport,
     MessageChanges,
     MessageRow,
     PresetRow,
+    ProfileRow,
     RequestPage,
     RequestRow,
     SampleSeries,
@@ -209,6 +211,36 @@ class Store:
         """The last result of these weights with this drafter."""
         return self._read(lambda c: selftests.newest(c, model_id, model_hash, drafter_hash))
 
+    # ---- models -----------------------------------------------------------------------------------------------------
+
+    def save_profile(self, row: ProfileRow) -> Future[None]:
+        """Insert or replace; one that is the default takes that from the others of its model."""
+        return self._writer.submit(lambda c: profiles.save_profile(c, row))
+
+    def list_profiles(self, model_id: str) -> list[ProfileRow]:
+        """All profiles of a model, whatever its weights were."""
+        return self._read(lambda c: profiles.list_profiles(c, model_id))
+
+    def delete_profile(self, model_id: str, model_hash: str, name: str) -> Future[bool]:
+        """Remove one; False when there was none."""
+        return self._writer.submit(lambda c: profiles.delete_profile(c, model_id, model_hash, name))
+
+    def add_load_measurement(self, row: LoadMeasurementRow) -> Future[None]:
+        """Keep what a load was seen to take."""
+        return self._writer.submit(lambda c: profiles.add_measurement(c, row))
+
+    def raise_load_measurement(self, run_id: str, measured_bytes: int) -> Future[None]:
+        """It was seen to take more than was known."""
+        return self._writer.submit(lambda c: profiles.raise_measurement(c, run_id, measured_bytes))
+
+    def list_load_measurements(self, model_id: str, model_hash: str) -> list[LoadMeasurementRow]:
+        """Of these weights, newest first."""
+        return self._read(lambda c: profiles.list_measurements(c, model_id, model_hash))
+
+    def last_used(self) -> dict[str, float]:
+        """When each model was last loaded or asked."""
+        return self._read(records.last_used)
+
     # ---- conversations ----------------------------------------------------------------------------------------------
 
     def create_conversation(
@@ -302,9 +334,9 @@ class Store:
         """One job."""
         return self._read(lambda c: records.get_job(c, job_id))
 
-    def list_jobs(self, limit: int = 100) -> list[JobRow]:
-        """Newest first."""
-        return self._read(lambda c: records.list_jobs(c, limit))
+    def list_jobs(self, limit: int = 100, before: str | None = None, kind: str | None = None) -> list[JobRow]:
+        """Newest first; `before`: only those older than the job with this id; `kind`: only these."""
+        return self._read(lambda c: records.list_jobs(c, limit, before, kind))
 
     def add_event(
         self,

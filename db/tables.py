@@ -247,6 +247,30 @@ alerts = Table(
     Column("muted", Boolean, nullable=False),
 )
 
+model_profiles = Table(
+    "model_profiles",
+    metadata,
+    Column("model_id", Text, primary_key=True),
+    Column("model_hash", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("options", JSON, nullable=False),
+    Column("is_default", Boolean, nullable=False),
+    Column("updated_at", Float, nullable=False),
+)
+
+load_measurements = Table(
+    "load_measurements",
+    metadata,
+    Column("engine_run_id", Text, primary_key=True),
+    Column("model_id", Text, nullable=False),
+    Column("model_hash", Text, nullable=False),
+    Column("t", Float, nullable=False),
+    Column("load_s", Float, nullable=False),
+    Column("estimated_bytes", Integer, nullable=False),
+    Column("measured_bytes", Integer, nullable=False),
+    Index("ix_load_measurements_model_id_t", "model_id", "t"),
+)
+
 # Up to where (epoch seconds, exclusive) rollups of each step are complete.
 rollup_marks = Table(
     "rollup_marks",
