@@ -132,6 +132,7 @@ class EngineProcess:
             pooling=message.pooling,
             speculation=message.speculation,
             trace=message.trace,
+            inspect=message.inspect,
         )
 
     def _step(self) -> list[RequestOutput]:
