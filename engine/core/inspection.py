@@ -27,9 +27,7 @@ class InspectionWish:
     def fault(self, num_tokens: int, vocab_size: int, *, alone: bool) -> str | None:
         """Why a request of that many tokens cannot be inspected so, or None. alone: it is one sample, and draws."""
         if not alone:
-            return (
-                "inspect: goes with neither n above 1 nor pooling; sample_index names one of several samples"
-            )
+            return "inspect: goes with neither n above 1 nor pooling; sample_index names one of several samples"
         if not 0 < self.num_prompt_tokens <= num_tokens:
             return f"inspect: {self.num_prompt_tokens} prompt tokens of {num_tokens}: the answer follows the prompt"
         if not 1 <= self.top <= MAX_TOP:

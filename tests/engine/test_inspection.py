@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "xtc": {"xtc_probability": 1.0, "xtc_threshold": 0.004},
 }
 TOGETHER = {name: value for fields in ALONE.values() for name, value in fields.items()} | {"top_k": 60, "top_p": 0.9}
-GREEDY = {"temperature": 0.0, "repetition_penalty": 1.3, "logit_bias": {3: 4.0}}
+GREEDY: dict[str, Any] = {"temperature": 0.0, "repetition_penalty": 1.3, "logit_bias": {3: 4.0}}
 
 
 @pytest.fixture(scope="module")
