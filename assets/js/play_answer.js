@@ -9,7 +9,13 @@ const BANDS = [0.01, 0.1, 0.3, 0.6, 0.9]; // of probability; the band of a token
 const TABLE_ROWS = 2000;
 
 export const spelled = (text) => text.replaceAll("\n", "↵").replaceAll("\t", "⇥") || "∅";
-export const share = (probability) => `${number(100 * probability, probability >= 0.0995 ? 1 : 3)} %`;
+
+/** A probability in percent, with as many digits as mean something. */
+export function share(probability) {
+  const percent = 100 * probability;
+  if (percent > 0 && percent < 0.0005) return `< ${number(0.001, 3)} %`;
+  return `${number(percent, percent >= 9.95 ? 1 : percent >= 0.995 ? 2 : 3)} %`;
+}
 
 /** createAnswer({label, onPick}) -> {element, push(tokens), finish(), tokens, pick(index), text()}; a token is {id, logprob, bytes}. */
 export function createAnswer({ label, onPick }) {
@@ -113,7 +119,7 @@ export function colourLegend() {
   const edges = [0, ...BANDS, 1];
   return h(
     "div",
-    { class: "pz-play-legend", "aria-label": t("play_legend") },
+    { class: "pz-play-legend", title: t("play_probability_definition") },
     h("span", {}, t("play_legend")),
     edges.slice(0, -1).map((edge, band) => {
       const text = `${number(100 * edge)}–${number(100 * edges[band + 1])} %`;

@@ -5,7 +5,8 @@ import { t } from "./i18n.js";
 import { playEngine } from "./play_engine.js";
 import { createJsonField } from "./play_json_field.js";
 import { createMessages } from "./play_messages.js";
-import { createRun } from "./play_run.js";
+import { taken } from "./play_replay.js";
+import { createRun, replayNotice } from "./play_run.js";
 import { createSampling } from "./play_sampling.js";
 
 const PATH = "/v1/chat/completions";
@@ -15,6 +16,7 @@ const TOOL = '[{"type": "function", "function": {"name": "…", "parameters": {"
 
 export function mount(element) {
   let run = null;
+  const notice = h("div", { class: "pz-play-notice" });
   const changed = () => run?.changed();
   const messages = createMessages({ onChange: changed });
   const tools = createJsonField({ label: "tools", rows: 4, placeholder: TOOL, onChange: changed });
@@ -35,7 +37,7 @@ export function mount(element) {
     placeholder: '{"type": "json_object"}',
     onChange: changed,
   });
-  const sampling = createSampling({ given: GIVEN, without: ["logprobs"], onChange: changed });
+  const sampling = createSampling({ given: GIVEN, without: ["logprobs"], limit: "chat", onChange: changed });
   const prepare = () => {
     const asked = messages.read();
     const { body, problems } = sampling.read();
@@ -60,6 +62,7 @@ export function mount(element) {
       h(
         "div",
         { class: "pz-card pz-play-form" },
+        notice,
         messages.element,
         h(
           "details",
@@ -80,16 +83,11 @@ export function mount(element) {
     ),
   );
   const take = () => {
-    const stored = sessionStorage.getItem("pizarra.replay");
-    if (!stored) return;
-    sessionStorage.removeItem("pizarra.replay");
-    const body = JSON.parse(stored);
-    messages.fill(body.messages);
-    tools.fill(body.tools);
-    variables.fill(body.chat_template_kwargs);
-    format.fill(body.response_format);
-    choice.value = CHOICES.includes(body.tool_choice) ? body.tool_choice : "";
-    sampling.fill(body);
+    const found = taken();
+    if (!found) return;
+    messages.fill(found.messages);
+    sampling.fill(found.fields);
+    fill(notice, replayNotice(found));
   };
   take();
   addEventListener("pizarra:playground", take);

@@ -65,4 +65,4 @@ export const GROUPS = {
     priority: whole,
   },
 };
-export const OPEN = new Set(["length", "draw"]);
+export const OPEN = ["length", "draw"];

@@ -125,10 +125,10 @@ function topTable(place, token) {
   return h(
     "div",
     { class: "pz-table-wrap" },
+    h("h4", {}, t("play_top_caption")),
     h(
       "table",
-      { class: "pz-table pz-play-top" },
-      h("caption", {}, t("play_top_caption")),
+      { class: "pz-table pz-play-top", "aria-label": t("play_top_caption") },
       h("thead", {}, h("tr", {}, head.map((text) => h("th", { scope: "col" }, text)))), // prettier-ignore
       h("tbody", {}, rows),
     ),
@@ -145,10 +145,10 @@ function chainTable(place) {
       h(
         "div",
         { class: "pz-table-wrap" },
+        h("h4", {}, t("play_chain_caption")),
         h(
           "table",
-          { class: "pz-table pz-play-chain" },
-          h("caption", {}, t("play_chain_caption")),
+          { class: "pz-table pz-play-chain", "aria-label": t("play_chain_caption") },
           h("thead", {}, h("tr", {}, head.map((text) => h("th", { scope: "col" }, text)))), // prettier-ignore
           h("tbody", {}, acted.flatMap(stageRows)),
         ),

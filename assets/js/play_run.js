@@ -11,10 +11,14 @@ import { codePanel, curlOf } from "./play_json.js";
 import { chunksOf } from "./play_stream.js";
 import { joined } from "./play_chunks.js";
 
+const noop = () => {};
 const PATIENCE_MS = 2500; // for an engine that was told to stop
 
-/** createRun({path, prepare, verb, empty, onEnd}) -> {element, run(), changed(), destroy()}; prepare() -> {body, problems}. */
-export function createRun({ path, prepare, verb, empty, before = () => "", onEnd = () => {}, onStart = () => {} }) {
+/**
+ * createRun({path, prepare, verb, empty, ...}) -> {element, run(), changed(), destroy()}; prepare() -> {body, problems}.
+ * after: a node for what a tab says of the answer, which it fills in onEnd(whole, run) and clears in onStart().
+ */
+export function createRun({ path, prepare, verb, empty, after, before = () => "", onEnd = noop, onStart = noop }) {
   const pathOf = () => (typeof path === "function" ? path() : path);
   const go = button(verb, () => run(), { kind: "primary", iconName: "play", class: "pz-button pz-primary pz-play-go" });
   const halt = button(t("stop"), () => stop(), { iconName: "stop", disabled: true, class: "pz-button pz-secondary pz-play-stop" }); // prettier-ignore
@@ -42,12 +46,21 @@ export function createRun({ path, prepare, verb, empty, before = () => "", onEnd
     legend,
     sheet,
     status,
+    after,
     inspector.element,
     request.element,
     response.element,
   );
   const forget = onPlayEngine(() => ready());
+  document.addEventListener("keydown", keys);
   recolour();
+
+  /** Of the tab that is looked at. */
+  function keys(event) {
+    if (element.offsetParent === null || event.defaultPrevented) return;
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run();
+    else if (event.key === "Escape") stop();
+  }
 
   function ready() {
     go.disabled = current?.running === true || playEngine() === null;
@@ -145,10 +158,19 @@ export function createRun({ path, prepare, verb, empty, before = () => "", onEnd
     changed: () => request.show(() => JSON.stringify(prepare().body, null, 2)),
     destroy() {
       forget();
+      document.removeEventListener("keydown", keys);
       current?.abort.abort();
     },
   };
 }
+
+export const said = (name, text) => h("p", { class: "pz-play-said" }, icon(name), h("span", {}, text));
+
+/** That a form was filled from a stored request, and with what it was not. */
+export const replayNotice = ({ id, leftOut }) => [
+  said("check", t("play_replayed", { id })),
+  leftOut.length > 0 && said("warning", t("play_replay_left_out", { fields: leftOut.join(", ") })),
+];
 
 export const problem = (text) => h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, text));
 
@@ -161,13 +183,23 @@ function statusParts(run, end) {
   const usage = whole.usage;
   const spent = (end - run.started) / 1000;
   const parts = [];
-  if (usage) parts.push(t("tokens_in_out", { input: number(usage.prompt_tokens), output: number(usage.completion_tokens) }));
-  if (run.firstAt) parts.push(t("play_first_after", { time: seconds((run.firstAt - run.started) / 1000) }));
-  if (usage) parts.push(t("n_tokens_per_s", { rate: rate(usage.completion_tokens / spent) }));
-  parts.push(seconds(spent), ...whole.choices.map((choice) => whyStopped(choice, run)));
-  if (whole.seed !== undefined) parts.push(`${t("seed")} ${whole.seed}`);
-  if (whole.model) parts.push(whole.model);
-  return parts.map((part) => h("span", {}, part));
+  if (usage) {
+    const counts = { input: number(usage.prompt_tokens), output: number(usage.completion_tokens) };
+    parts.push([t("tokens_in_out", counts), t("play_usage_definition")]);
+  }
+  if (run.firstAt) {
+    const time = seconds((run.firstAt - run.started) / 1000);
+    parts.push([t("play_first_after", { time }), t("play_first_definition")]);
+  }
+  if (usage) {
+    const speed = rate(usage.completion_tokens / spent);
+    parts.push([t("n_tokens_per_s", { rate: speed }), t("play_rate_definition")]);
+  }
+  parts.push([seconds(spent), t("play_time_definition")]);
+  for (const choice of whole.choices) parts.push([whyStopped(choice, run)]);
+  if (whole.seed !== undefined) parts.push([`${t("seed")} ${whole.seed}`]);
+  if (whole.model) parts.push([whole.model]);
+  return parts.map(([text, title]) => h("span", { title }, text));
 }
 
 /** Why an answer ended, in words. */

@@ -7,8 +7,8 @@ import { playApi } from "./play_api.js";
 import { onPlayEngine } from "./play_engine.js";
 import { GROUPS, OPEN } from "./play_fields.js";
 
+const WIDE = matchMedia("(min-width: 821px)").matches;
 const UNSET = {
-  max_tokens: "play_unset_max_tokens",
   seed: "play_unset_seed",
   dry_sequence_breakers: "play_unset_breakers",
   n: "play_unset_one",
@@ -19,8 +19,11 @@ const UNSET = {
   priority: "play_unset_zero",
 };
 
-/** createSampling({given, without, onChange}) -> {element, read(), fill(body), destroy()} */
-export function createSampling({ given = {}, without = [], onChange = () => {} }) {
+/**
+ * createSampling({given, without, limit, open, onChange}) -> {element, read(), fill(body), destroy()}.
+ * limit: "completion" or "chat", whose max_tokens have different defaults. open: the groups that are not folded.
+ */
+export function createSampling({ given = {}, without = [], limit = "completion", open = WIDE ? OPEN : [], onChange = () => {} }) {
   const fields = new Map();
   const groups = Object.entries(GROUPS).map(([group, kinds]) => {
     const names = Object.keys(kinds).filter((name) => !without.includes(name));
@@ -32,7 +35,7 @@ export function createSampling({ given = {}, without = [], onChange = () => {} }
     const count = h("span", { class: "pz-hint" });
     const fold = h(
       "details",
-      { class: "pz-play-group", open: OPEN.has(group) },
+      { class: "pz-play-group", open: open.includes(group) },
       h("summary", {}, t(`play_group_${group}`), " ", count),
       h("div", { class: "pz-play-fields" }, made),
     );
@@ -58,7 +61,8 @@ export function createSampling({ given = {}, without = [], onChange = () => {} }
     let said = null;
     if (engine) said = await playApi.sampling(engine.id).catch(() => null);
     const known = new Map((said?.fields ?? []).map((field) => [field.name, field]));
-    for (const [name, field] of fields) field.describe(known.get(name), said);
+    for (const [name, field] of fields) field.describe(known.get(name));
+    fields.get("max_tokens").say(limitText(limit, said));
   });
   changed();
   return { element, fill: fillIn, read: () => readAll(fields), destroy: forget };
@@ -106,7 +110,7 @@ function createField(name, kind, given, changed) {
     refresh();
   };
   write(given);
-  describe(note, input, kind, name, undefined, null);
+  describe(note, input, kind, name, undefined);
   return {
     element,
     isSet,
@@ -116,7 +120,8 @@ function createField(name, kind, given, changed) {
       if (!input.validity.valid) throw new Error(input.validationMessage);
       return kind.read(check ? input.checked : input.value);
     },
-    describe: (known, said) => describe(note, input, kind, name, known, said),
+    describe: (known) => describe(note, input, kind, name, known),
+    say: (text) => fill(note, text),
   };
 }
 
@@ -132,8 +137,13 @@ function createInput(name, kind) {
   return h("input", { ...props, ...limits, class: "pz-field", type: kind.input, autocomplete: "off" });
 }
 
+function limitText(limit, said) {
+  if (limit === "completion") return t("play_limit_completion");
+  return said ? t("play_limit_context_of", { most: number(said.max_model_len) }) : t("play_limit_context");
+}
+
 /** Which default holds, and who says so. */
-function describe(note, input, kind, name, known, said) {
+function describe(note, input, kind, name, known) {
   if (known && kind.input === "number") {
     input.min = known.minimum;
     input.max = known.maximum;
@@ -142,7 +152,6 @@ function describe(note, input, kind, name, known, said) {
   if (kind.input === "number") input.placeholder = value === null ? "" : number(value, digits(value));
   let text = t(UNSET[name] ?? "play_unset");
   if (value !== null) text = t(`play_from_${known.source}`, { value: number(value, digits(value)) });
-  else if (name === "max_tokens" && said) text = t("play_unset_max_tokens_of", { most: number(said.max_model_len) });
   fill(note, text);
 }
 

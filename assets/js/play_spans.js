@@ -18,6 +18,7 @@ export function createSpans({ label }) {
     h("summary", {}, t("play_table")),
     rows,
   );
+  const parts = h("p", { class: "pz-hint", hidden: true }, t("play_part_of_character"));
   let entries = [];
   let drawn = 0;
 
@@ -37,13 +38,14 @@ export function createSpans({ label }) {
       const bytes = spelledBytes(strings[place]);
       return { id, bytes: bytes.length, text: textOf(bytes), special: specials.has(place) };
     });
+    parts.hidden = !entries.some((entry) => entry.text === "");
     drawn = 0;
     fill(line);
     grow();
   }
 
   return {
-    element: h("div", { class: "pz-play-spans-box" }, line, more, table),
+    element: h("div", { class: "pz-play-spans-box" }, line, more, parts, table),
     show,
     clear: () => show({ tokens: [], token_strs: [] }),
     ids: (shown) => line.classList.toggle("pz-play-with-ids", shown),

@@ -57,7 +57,13 @@ export function mount(element) {
   const prompt = h("textarea", { class: "pz-field", rows: 3, id: "pz-play-ask", oninput: () => run.changed() });
   prompt.value = t("play_structured_example");
   const asChat = h("input", { type: "checkbox", checked: true, onchange: () => run.changed() });
-  const sampling = createSampling({ given: { max_tokens: 200 }, without: ["logprobs", "n"], onChange: () => run?.changed() });
+  const sampling = createSampling({
+    given: { max_tokens: 200 },
+    without: ["logprobs", "n"],
+    limit: "chat",
+    open: [],
+    onChange: () => run?.changed(),
+  });
   const outcome = h("div", { class: "pz-play-outcome", role: "status" });
   const wait = debounced(WAIT_MS);
   const soon = () => wait(judge);
@@ -127,6 +133,7 @@ export function mount(element) {
     prepare,
     verb: t("play_ask"),
     empty: t("play_structured_empty"),
+    after: outcome,
     onStart: () => fill(outcome),
     onEnd: (whole, one) => {
       const [choice] = whole.choices;
@@ -148,7 +155,7 @@ export function mount(element) {
         h("label", { class: "pz-check", title: t("play_as_chat_hint") }, asChat, h("span", {}, t("play_as_chat"))),
         sampling.element,
       ),
-      h("div", { class: "pz-card pz-play-out" }, run.element, outcome),
+      h("div", { class: "pz-card pz-play-out" }, run.element),
     ),
   );
   choose(kind);

@@ -30,7 +30,7 @@ export function mount(element) {
   const goOn = h("input", { type: "checkbox", onchange: soon });
   const ids = h("input", { type: "checkbox", onchange: () => spans.ids(ids.checked) });
   const spans = createSpans({ label: t("play_rendered") });
-  const fault = h("div", {});
+  const fault = h("div", { class: "pz-play-fault" });
   const said = h("p", { class: "pz-hint pz-figure", role: "status" });
   let asking = null;
 

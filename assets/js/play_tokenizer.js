@@ -23,7 +23,7 @@ export function mount(element) {
   const special = h("input", { type: "checkbox", checked: true, onchange: () => soon() });
   const ids = h("input", { type: "checkbox", onchange: () => spans.ids(ids.checked) });
   const spans = createSpans({ label: t("play_tokens") });
-  const fault = h("div", {});
+  const fault = h("div", { class: "pz-play-fault" });
   const counts = {
     tokens: h("dd", { class: "pz-figure" }, "–"),
     characters: h("dd", { class: "pz-figure" }, "–"),

@@ -55,9 +55,7 @@ export function mount(element) {
       const chosen = other === name;
       one.setAttribute("aria-selected", String(chosen));
       one.tabIndex = chosen ? 0 : -1;
-      if (chosen && list.scrollWidth > list.clientWidth) {
-        list.scrollLeft = one.offsetLeft - (list.clientWidth - one.offsetWidth) / 2;
-      }
+      if (chosen) requestAnimationFrame(() => one.scrollIntoView({ inline: "center", block: "nearest" }));
     }
   }
 

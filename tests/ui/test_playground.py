@@ -73,7 +73,7 @@ def test_a_completion_is_its_tokens_and_each_can_be_inspected(tab: Tab, client: 
     facts = page.locator(".pz-play-inspector .pz-play-facts dd")
     expect(facts.nth(1)).to_have_text(f"{place['logprob']:.4f}", timeout=WAIT_MS)
     expect(facts.nth(2)).to_have_text(str(place["rank"]))
-    assert facts.nth(0).inner_text() == f"{100 * math.exp(place['logprob']):.3f} %"
+    assert facts.nth(0).inner_text() == f"{100 * math.exp(place['logprob']):.2f} %"
     rows = page.locator(".pz-play-top tbody tr")
     assert rows.count() == 10
     assert rows.last.locator("td").last.inner_text() == "cannot come"
@@ -82,6 +82,7 @@ def test_a_completion_is_its_tokens_and_each_can_be_inspected(tab: Tab, client: 
     assert stage.locator("td").nth(1).inner_text() == "311 (25.0 %)"
     request = page.locator(".pz-play-fold", has_text="Request").last
     request.locator("summary").click()
+    expect(request.locator("pre")).to_contain_text("Tell me.")
     sent = json.loads(request.locator("pre").inner_text())
     assert {name: sent[name] for name in ("prompt", "max_tokens", "seed", "top_k")} == {
         "prompt": "Tell me.", "max_tokens": 6, "seed": 5, "top_k": 9,
@@ -147,7 +148,9 @@ def test_raw_chat_sends_its_rows_and_shows_what_came(tab: Tab, client: Client) -
     page.click(GO)
     expect(status(page)).to_contain_text("reached max_tokens (4)", timeout=WAIT_MS)
     page.locator(".pz-play-fold summary", has_text="Response").click()
-    shown = json.loads(page.locator(".pz-play-fold:has-text('Response') pre").inner_text())
+    answered = page.locator(".pz-play-fold:has-text('Response') pre")
+    expect(answered).to_contain_text("usage")
+    shown = json.loads(answered.inner_text())
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "return_token_ids": True}
     said = client.post("/v1/chat/completions", json=body).json()
     assert shown["choices"][0]["message"] == said["choices"][0]["message"]
@@ -192,7 +195,7 @@ def test_a_template_shows_its_special_tokens_and_none_that_was_typed(tab: Tab, c
 def test_a_grammar_is_judged_while_it_is_typed_and_the_answer_afterwards(tab: Tab) -> None:
     page = tab.go("/playground?tab=structured")
     verdict = page.locator(".pz-play-verdict")
-    expect(verdict).to_have_text("can be held to", timeout=WAIT_MS, use_inner_text=True)
+    expect(verdict).to_have_text("Usable: an answer can be held to it.", timeout=WAIT_MS, use_inner_text=True)
     page.fill("#pz-play-grammar", '{\n "type": }')
     expect(verdict).to_contain_text("Line 2, column 10: not JSON", timeout=WAIT_MS)
     verdict.get_by_role("button").click()
@@ -240,17 +243,24 @@ def test_a_schema_is_checked_apart_from_the_engine(tab: Tab, value: Any, faults:
     assert found["unchecked"] == (["uniqueItems"] if isinstance(value, dict) and "b" in value else [])
 
 
-def test_a_replayed_request_without_its_text_says_so(tab: Tab) -> None:
+def test_a_stored_request_is_replayed_and_one_without_its_text_says_so(tab: Tab) -> None:
     page = tab.page
     page.route("**/api/requests/abc", lambda route: route.fulfill(json={"id": "abc", "body": None}))
     tab.go("/playground?tab=completion&replay=abc")
     expect(page.locator(".pz-play-notice")).to_contain_text("was not kept", timeout=WAIT_MS)
-    body = {"prompt": "Once more", "temperature": 0.25, "stop": ["X"], "max_tokens": 3}
-    page.route("**/api/requests/abd", lambda route: route.fulfill(json={"id": "abd", "seed": 9, "body": body}))
+    sampling = {"temperature": 0.25, "stop": ["X"], "max_tokens": 3, "seed": "9", "bad_words": [[5]]}
+    body = {"prompt": "Once more", "messages": None, "sampling": sampling, "answers": ["x"], "truncated": False}
+    page.route("**/api/requests/abd", lambda route: route.fulfill(json={"id": "abd", "body": body}))
     tab.go("/playground?tab=completion&replay=abd")
     expect(page.locator("#pz-play-prompt")).to_have_value("Once more", timeout=WAIT_MS)
     for name, value in {"temperature": "0.25", "stop": "X", "max_tokens": "3", "seed": "9"}.items():
         expect(field(page, name)).to_have_value(value)
+    expect(page.locator(".pz-play-notice")).to_contain_text("Not carried over: bad_words")
+    chat = body | {"messages": [{"role": "system", "content": "Brief."}, {"role": "user", "content": "Hi"}]}
+    page.route("**/api/requests/abe", lambda route: route.fulfill(json={"id": "abe", "body": chat}))
+    tab.go("/playground?tab=completion&replay=abe")
+    expect(page.get_by_label("Content").nth(1)).to_have_value("Hi", timeout=WAIT_MS)
+    assert "tab=chat" in page.url
     assert tab.problems == []
 
 
