@@ -147,6 +147,7 @@ class EngineProcess:
             pooling=message.pooling,
             speculation=message.speculation,
             trace=message.trace,
+            inspect=message.inspect,
         )
 
     def _room(self, asked: AskRoom) -> RoomAnswer:

@@ -11,6 +11,8 @@ import msgspec
 
 from engine.config import EffectiveSetting
 from engine.core.block_map import BlockFrame as BlockFrame
+from engine.core.inspection import Inspection as Inspection
+from engine.core.inspection import InspectionWish as InspectionWish
 from engine.core.outputs import Logprobs as Logprobs
 from engine.core.outputs import RequestOutput as RequestOutput
 from engine.core.outputs import RequestProgress as RequestProgress
@@ -41,7 +43,8 @@ class AddRequest(_Message, frozen=True):
 
     n: how many samples of the prompt; rows bear their `index`, and each sample gets a row with a finish_reason.
     pooling: "last" or "mean": no tokens, but the prompt's hidden states after the final norm, of its last token or
-    their mean, scaled to length 1. `sampling` means nothing then.
+    their mean, scaled to length 1. `sampling` means nothing then. inspect: one token, and how it was drawn; the
+    prompt's ids are then the prompt and the answer up to there.
     """
 
     request_id: str
@@ -53,6 +56,7 @@ class AddRequest(_Message, frozen=True):
     pooling: str = ""
     speculation: SpeculationParams = DEFAULT_SPECULATION
     trace: bool = False  # send a StepTrace of every verification of its drafts
+    inspect: InspectionWish | None = None
 
 
 class CheckGrammar(_Message, frozen=True):

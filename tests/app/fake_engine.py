@@ -39,6 +39,7 @@ from engine.vocab import load_vocab
 from tests.app.fake_blocks import FakeBlocks
 from tests.app.fake_costs import measured_costs
 from tests.app.fake_course import Course
+from tests.app.fake_inspection import fake_inspection
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
 
 TOKEN_S = 0.001
@@ -163,6 +164,11 @@ class FakeEngine:
         if sampling.guided is not None and "BAD" in sampling.guided.text:
             del self.running[key]
             return RequestOutput(key[0], [], "error", f"guided: {sampling.guided.kind}: BAD", index=running.index)
+        if running.request.inspect is not None:
+            del self.running[key]
+            token = self.text_ids[0] if running.request.inspect.token_id is None else running.request.inspect.token_id
+            inspection = fake_inspection(running.request, token)
+            return replace(self.last_row(running, [token], "length"), inspection=inspection)
         if running.request.pooling:
             del self.running[key]
             print(f"pooled {key[0]} {running.request.pooling}", flush=True)
