@@ -263,12 +263,22 @@ NO_OPTIONS = RequestOptions()
 class Generations:
     """Prepares generations, knows those that run, and writes each down at its start and its end."""
 
-    def __init__(self, store: Store, hub: LiveHub, recorder: Recorder, metrics: Metrics, max_waiting: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        hub: LiveHub,
+        recorder: Recorder,
+        metrics: Metrics,
+        max_waiting: int,
+        follow_trace: Callable[[Generation], None] = lambda generation: None,
+    ) -> None:
+        """follow_trace: hears of the start and the end of each request that is traced."""
         self._store = store
         self._hub = hub
         self._recorder = recorder
         self._metrics = metrics
         self._max_waiting_requests = max_waiting
+        self._follow_trace = follow_trace
         self._running: dict[str, Generation] = {}
         self._saves: set[asyncio.Future[Any]] = set()  # rows on their way to the records
         self._ttfts: deque[tuple[float, str, float]] = deque(maxlen=1000)  # (when, engine run, seconds)
@@ -311,6 +321,8 @@ class Generations:
 
     def _changed(self, generation: Generation) -> None:
         row = generation.row
+        if generation.message.trace:
+            self._follow_trace(generation)
         if row.finished_at is not None:
             self._running.pop(generation.id, None)
             self._observe(generation)

@@ -35,6 +35,7 @@ from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
 from app.quantize import Quantizer
+from app.races import Races
 from app.recorder import Recorder
 from app.routes import (
     conversations,
@@ -45,6 +46,7 @@ from app.routes import (
     messages,
     models,
     openai,
+    race,
     requests,
     responses,
     samples,
@@ -88,6 +90,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         models,
         doctor,
         speculation,
+        race,
         jobs,
         samples,
         requests,
@@ -132,7 +135,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     )
     selftests = SelfTests(job_runner, store, events)
     metrics = Metrics(engines.snapshots, lambda: recorder.latest, lambda: job_runner.num_running)
-    generations = Generations(store, hub, recorder, metrics, settings.max_waiting_requests)
+    generations = Generations(store, hub, recorder, metrics, settings.max_waiting_requests, traces.follow)
     header = HeaderPublisher(hub, engines, generations, job_runner, recorder, catalog, selftests)
     quantizer = Quantizer(settings.home, catalog, settings.jobs_argv)
     trainer = DrafterTrainer(settings.home, catalog, settings.jobs_argv)
@@ -157,6 +160,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         drafters=drafters,
         selftests=selftests,
         traces=traces,
+        races=Races(job_runner, engines),
     )
     background = [asyncio.create_task(recorder.run()), asyncio.create_task(header.run())]
     if settings.model is not None:

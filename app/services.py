@@ -23,6 +23,7 @@ from app.live import LiveHub
 from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
+from app.races import Races
 from app.selftests import SelfTests
 from app.settings import Settings
 from app.traces import TraceLog
@@ -51,6 +52,7 @@ class Services:
     drafters: Drafters
     selftests: SelfTests
     traces: TraceLog
+    races: Races
 
 
 def services(connection: HTTPConnection) -> Services:
