@@ -25,6 +25,39 @@ async function call(method, path, body = undefined) {
   return data;
 }
 
+/** The events of a streamed /v1 answer. Raises ApiError for a refusal, also for one that comes within the stream. */
+async function* answer(path, body, signal) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+      signal,
+    });
+  } catch (error) {
+    throw new ApiError(0, "", String(error.message));
+  }
+  if (!response.ok) {
+    const { error } = await response.json().catch(() => ({}));
+    throw new ApiError(response.status, response.statusText, error?.message);
+  }
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data: ") || line === "data: [DONE]") continue;
+      const event = JSON.parse(line.slice(6));
+      if (event.error) throw new ApiError(500, "", event.error.message);
+      yield event;
+    }
+  }
+}
+
 const at = (strings, ...values) => strings.reduce((path, part, i) => path + encodeURIComponent(values[i - 1]) + part);
 
 export const api = {
@@ -36,6 +69,10 @@ export const api = {
   drafters: async (id) => (await call("GET", at`/api/models/${id}/drafters`)).drafters,
   startSelftest: (engine) => call("POST", at`/api/engines/${engine}/selftest`, {}),
   selftest: (engine) => call("GET", at`/api/engines/${engine}/selftest`),
+  race: (engine, wish) => call("POST", at`/api/engines/${engine}/race`, wish),
+  trace: (request) => call("GET", at`/api/requests/${request}/trace`),
+  answer,
+  cancelRequest: (id) => call("POST", at`/api/requests/${id}/cancel`),
   doctor: (id) => call("GET", at`/api/models/${id}/doctor`),
   quantize: (id, wish) => call("POST", at`/api/models/${id}/quantize`, wish),
   pull: (request) => call("POST", "/api/models/pull", request),
