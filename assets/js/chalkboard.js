@@ -37,7 +37,11 @@ export function mount(element) {
     start,
     stop,
   });
-  const idField = h("input", { class: "pz-field", placeholder: t("board_open_placeholder"), "aria-label": t("board_open") });
+  const idField = h("input", {
+    class: "pz-field",
+    placeholder: t("board_open_placeholder"),
+    "aria-label": t("board_open"),
+  });
   const opener = h(
     "form",
     {
@@ -178,11 +182,17 @@ function summaryParts({ totals, num_output_tokens: told, entries, dropped, ended
   return [
     part(
       drafted
-        ? t("board_sum_accepted", { accepted: number(accepted), drafted: number(drafted), share: percent(accepted, drafted) })
+        ? t("board_sum_accepted", {
+            accepted: number(accepted),
+            drafted: number(drafted),
+            share: percent(accepted, drafted),
+          })
         : t("board_sum_none"),
       t("board_sum_accepted_hint"),
     ),
-    drafts ? part(t("board_sum_length", { length: number(1 + accepted / drafts, 2) }), t("board_sum_length_hint")) : null,
+    drafts
+      ? part(t("board_sum_length", { length: number(1 + accepted / drafts, 2) }), t("board_sum_length_hint"))
+      : null,
     tokens === null
       ? null
       : part(

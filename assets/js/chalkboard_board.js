@@ -86,7 +86,8 @@ export function createBoard() {
       tokens = tokens.slice(0, rows.length ? rows.at(-1).first + rows.at(-1).tokens.length : 0);
       if (pointed !== null && pointed >= tokens.length) pointed = null;
       for (const entry of entries.slice(from)) {
-        const isFirst = dropped === 0 && (start === null || start === undefined ? rows.length === 0 : entry.position === start);
+        const isFirst =
+          dropped === 0 && (start === null || start === undefined ? rows.length === 0 : entry.position === start);
         const row = stepRow(entry, { step: dropped + rows.length + 1, isFirst, place: tokens.length });
         rows.push({ ...row, entry, first: tokens.length });
         tokens.push(...row.tokens);
@@ -122,7 +123,8 @@ export function createBoard() {
     const head = scroller.firstElementChild.offsetHeight;
     const bottom = node.offsetTop + node.offsetHeight;
     if (isLast && node === rows.at(-1).node) scroller.scrollTop = scroller.scrollHeight;
-    else if (bottom > scroller.scrollTop + scroller.clientHeight) scroller.scrollTop = bottom - scroller.clientHeight + 8;
+    else if (bottom > scroller.scrollTop + scroller.clientHeight)
+      scroller.scrollTop = bottom - scroller.clientHeight + 8;
     else if (node.offsetTop - head < scroller.scrollTop) scroller.scrollTop = node.offsetTop - head - 8;
   }
 }
@@ -150,7 +152,11 @@ function legend() {
       h(
         "li",
         { title: t(`board_kind_${kind}_hint`) },
-        h("span", { class: `pz-chalk-token pz-chalk-${kind}`, "aria-hidden": "true" }, h("span", { class: "pz-chalk-word" }, "abc")),
+        h(
+          "span",
+          { class: `pz-chalk-token pz-chalk-${kind}`, "aria-hidden": "true" },
+          h("span", { class: "pz-chalk-word" }, "abc"),
+        ),
         h("span", {}, t(`board_kind_${kind}`)),
       ),
     ),

@@ -11,9 +11,23 @@ const DEFAULTS = { chat: true, prompt: "", max_tokens: 96, temperature: 0, seed:
  * name: where its values are kept. plainChoice: whether "no drafts" may be chosen. extra: [[key, label, hint, {min, max,
  * value}]] of more whole numbers. start, stop: what the buttons do. startLabel: the text of the first.
  */
-export function promptForm({ name, plainChoice, maxTokens, extra = [], startLabel, startIcon, start, stop, stopLabel }) {
+export function promptForm({
+  name,
+  plainChoice,
+  maxTokens,
+  extra = [],
+  startLabel,
+  startIcon,
+  start,
+  stop,
+  stopLabel,
+}) {
   const store = `pizarra.${name}`;
-  const values = { ...DEFAULTS, ...Object.fromEntries(extra.map(([key, , , { value }]) => [key, value])), ...kept(store) };
+  const values = {
+    ...DEFAULTS,
+    ...Object.fromEntries(extra.map(([key, , , { value }]) => [key, value])),
+    ...kept(store),
+  };
   const keep = () => localStorage.setItem(store, JSON.stringify(values));
 
   const prompt = h("textarea", {
@@ -52,7 +66,7 @@ export function promptForm({ name, plainChoice, maxTokens, extra = [], startLabe
       step,
       required: !empty,
       value: values[key],
-      placeholder: empty ? t("automatic") : null,
+      placeholder: empty ? t("board_auto") : null,
       oninput: () => {
         values[key] = field.value;
         keep();

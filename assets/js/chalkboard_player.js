@@ -18,8 +18,9 @@ export function createPlayer(board) {
     value: 0,
     "aria-label": t("board_slider"),
     oninput: () => {
+      const wished = Number(slider.value);
       pause();
-      set(Number(slider.value));
+      set(wished);
     },
   });
   const label = h("output", { class: "pz-figure pz-hint pz-chalk-count" });
@@ -67,7 +68,9 @@ export function createPlayer(board) {
   function next() {
     if (shown >= board.numSteps) return pause();
     set(shown + 1, "drafting");
-    const isPlain = board.element.querySelector(`[data-now][data-plain], .pz-chalk-row:last-child[data-plain]:not([hidden])`);
+    const isPlain = board.element.querySelector(
+      `[data-now][data-plain], .pz-chalk-row:last-child[data-plain]:not([hidden])`,
+    );
     timer = setTimeout(
       () => {
         set(shown);

@@ -22,18 +22,21 @@ export function stepRow(entry, { step, isFirst, place }) {
       { class: "pz-chalk-tokens" },
       tokens.map((found, index) => tokenNode(found, place + index)),
     ),
+    h("span", { class: "pz-chalk-who" }, drafted ? entry.proposer : isFirst ? t("board_first") : t("board_plain")),
     h(
       "span",
-      { class: "pz-chalk-who" },
-      drafted ? entry.proposer : isFirst ? t("board_first") : t("board_plain"),
-    ),
-    h(
-      "span",
-      { class: "pz-chalk-times", title: t(isFirst ? "board_times_first_hint" : "board_times_hint", { n: entry.num_requests }) },
+      {
+        class: "pz-chalk-times",
+        title: t(isFirst ? "board_times_first_hint" : "board_times_hint", { n: entry.num_requests }),
+      },
       h("span", { class: "pz-figure" }, times),
       h(
         "span",
-        { class: "pz-chalk-bar", "aria-hidden": "true", style: { "--draft": entry.draft_ms, "--verify": entry.verify_ms } },
+        {
+          class: "pz-chalk-bar",
+          "aria-hidden": "true",
+          style: { "--draft": entry.draft_ms, "--verify": entry.verify_ms },
+        },
         h("i", {}),
         h("i", {}),
       ),

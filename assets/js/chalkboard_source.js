@@ -20,7 +20,9 @@ export function followTrace(id, listener, onError) {
       const trace = await api.trace(id);
       if (closed) return;
       const { entries, ...rest } = trace;
-      const later = rest.ended ? [] : [...steps.values()].filter((entry) => entry.position > (entries.at(-1)?.position ?? -1));
+      const later = rest.ended
+        ? []
+        : [...steps.values()].filter((entry) => entry.position > (entries.at(-1)?.position ?? -1));
       steps = new Map([...entries, ...later].map((entry) => [entry.position, entry]));
       known = { ...rest, totals: rest.ended ? rest.totals : null };
       tell();

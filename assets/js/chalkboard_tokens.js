@@ -6,7 +6,8 @@ import { number, t } from "./i18n.js";
 
 const SHOWN = { " ": "·", "\n": "↵", "\t": "⇥", "\r": "␍" };
 // control characters, and those that have no width of their own or turn the direction of others
-const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00a0\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u205f-\u2064\u2066-\u206f\ufeff]/u;
+const HIDDEN =
+  /[\u0000-\u001f\u007f-\u009f\u00a0\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u205f-\u2064\u2066-\u206f\ufeff]/u;
 const PARTS = new RegExp(`( |${HIDDEN.source})`, "u");
 
 /** A token's text as nodes: blanks and controls as signs, dimmed. */

@@ -112,11 +112,17 @@ export function mount(element) {
     shown?.result.destroy();
     shown = null;
     const { stage: name, done, total, message } = running;
-    const text = name === "race_waiting" ? t("race_waiting_for", { n: message }) : name ? word("stage", name) : t("waiting");
+    const text =
+      name === "race_waiting" ? t("race_waiting_for", { n: message }) : name ? word("stage", name) : t("waiting");
     fill(
       stage,
       h("h3", {}, t("race_running")),
-      h("progress", { class: "pz-progress", max: 1, value: progressOf(running) ?? undefined, "aria-label": t("progress") }),
+      h("progress", {
+        class: "pz-progress",
+        max: 1,
+        value: progressOf(running) ?? undefined,
+        "aria-label": t("progress"),
+      }),
       h("p", { class: "pz-hint pz-figure" }, total ? `${number(done)} / ${number(total)} · ${text}` : text),
     );
   }
@@ -131,7 +137,12 @@ export function mount(element) {
         "div",
         { class: "pz-race-asked" },
         h("q", {}, prompt.length > 160 ? `${prompt.slice(0, 160)}…` : prompt),
-        h("span", { class: "pz-row" }, h("time", { class: "pz-hint pz-figure" }, clock(job.finished_at)), button(t("race_again"), () => form.setPrompt(prompt, chat), { kind: "quiet" })),
+        h(
+          "span",
+          { class: "pz-row" },
+          h("time", { class: "pz-hint pz-figure" }, clock(job.finished_at)),
+          button(t("race_again"), () => form.setPrompt(prompt, chat), { kind: "quiet" }),
+        ),
       ),
       shown.result.element,
     );
@@ -176,7 +187,8 @@ export function mount(element) {
   function welcome() {
     if (running || shown) return;
     if (!engine) fill(stage, h("p", {}, t("no_model_loaded"), " ", h("a", { href: "/models" }, t("see_models"))));
-    else if (!engine.speculation?.proposers.length) fill(stage, h("p", {}, t("race_no_drafts", { model: engine.model_id })));
+    else if (!engine.speculation?.proposers.length)
+      fill(stage, h("p", {}, t("race_no_drafts", { model: engine.model_id })));
     else if (!engine.speculation.enabled) fill(stage, h("p", {}, t("race_off", { model: engine.model_id })));
     else fill(stage, h("p", { class: "pz-empty" }, t("race_empty")));
   }

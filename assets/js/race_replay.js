@@ -27,7 +27,12 @@ export function createReplay(replay) {
   const clock = h("output", { class: "pz-figure pz-race-clock" });
   const play = h(
     "button",
-    { type: "button", class: "pz-button pz-secondary", hidden: still.matches, onclick: () => (timer ? pause() : start()) },
+    {
+      type: "button",
+      class: "pz-button pz-secondary",
+      hidden: still.matches,
+      onclick: () => (timer ? pause() : start()),
+    },
     icon("play"),
     h("span", {}, t("race_replay")),
   );
@@ -69,7 +74,11 @@ export function createReplay(replay) {
       "div",
       { class: "pz-race-replay" },
       h("div", { class: "pz-race-controls" }, play, slider, clock),
-      h("div", { class: "pz-race-lanes" }, lanes.map((each) => each.element)),
+      h(
+        "div",
+        { class: "pz-race-lanes" },
+        lanes.map((each) => each.element),
+      ),
       h("p", { class: "pz-hint" }, t("race_one_after_the_other")),
     ),
     destroy: pause,

@@ -63,7 +63,9 @@ function scale(value, low, high) {
     h("span", { class: "pz-race-one", style: { left: at(1) } }),
     h("span", { class: "pz-race-interval", style: { left: at(low), width } }),
     h("span", { class: "pz-race-value", style: { left: at(value) } }),
-    ticks.map((tick) => h("span", { class: "pz-race-tick pz-figure", style: { left: at(tick) } }, `${number(tick, 1)}×`)),
+    ticks.map((tick) =>
+      h("span", { class: "pz-race-tick pz-figure", style: { left: at(tick) } }, `${number(tick, 1)}×`),
+    ),
   );
 }
 
@@ -91,11 +93,17 @@ function identity({ identity: found, exactness, temperature, rule }) {
   } else if (temperature > 0 && (exactness === "distribution" || rule === "rejection"))
     lines.push(h("p", { class: "pz-hint" }, t("race_sampled_note")));
   if (found.plain_repeats_differ) lines.push(h("p", { class: "pz-warn" }, t("race_plain_differs")));
-  return h("div", { class: "pz-race-identity", "data-verdict": found.verdict }, icon(SIGN[found.verdict]), h("div", {}, lines));
+  return h(
+    "div",
+    { class: "pz-race-identity", "data-verdict": found.verdict },
+    icon(SIGN[found.verdict]),
+    h("div", {}, lines),
+  );
 }
 
 function figures({ ways }) {
-  const range = ({ low, high }, shown) => h("span", { class: "pz-hint" }, t("race_range", { low: shown(low), high: shown(high) }));
+  const range = ({ low, high }, shown) =>
+    h("span", { class: "pz-hint" }, t("race_range", { low: shown(low), high: shown(high) }));
   const cell = (spread, shown) => h("td", {}, h("strong", {}, shown(spread.median)), " ", range(spread, shown));
   const rows = [
     ["race_median_speed", "race_speed_hint", (way) => cell(ways[way].tokens_per_s, rate)],
@@ -109,7 +117,16 @@ function figures({ ways }) {
     h(
       "table",
       { class: "pz-table pz-race-figures" },
-      h("thead", {}, h("tr", {}, h("td", {}), WAYS.map((way) => h("th", { scope: "col" }, t(`race_way_${way}`))))),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          h("td", {}),
+          WAYS.map((way) => h("th", { scope: "col" }, t(`race_way_${way}`))),
+        ),
+      ),
       h(
         "tbody",
         {},
@@ -141,8 +158,26 @@ function runsTable({ runs }) {
       h(
         "table",
         { class: "pz-table" },
-        h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, t(`race_col_${name}`))))),
-        h("tbody", {}, runs.map((run) => h("tr", {}, cells(run).map((value) => h("td", {}, value))))),
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            columns.map((name) => h("th", { scope: "col" }, t(`race_col_${name}`))),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          runs.map((run) =>
+            h(
+              "tr",
+              {},
+              cells(run).map((value) => h("td", {}, value)),
+            ),
+          ),
+        ),
       ),
     ),
   );

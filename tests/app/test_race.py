@@ -92,26 +92,24 @@ def test_each_run_has_its_own_cache_and_the_same_seed_and_is_no_request_of_a_use
 
 
 @pytest.mark.parametrize(
-    ("mode", "prompt", "temperature", "verdict"),
+    ("mode", "cases"),
     [
-        ("vague", "CHALK NEARTIE", 0.0, "near_tie"),
-        ("vague", "CHALK", 0.0, "mismatch"),
-        ("vague", "CHALK", 1.0, "may_differ"),
-        ("lying", "CHALK NEARTIE", 0.0, "mismatch"),
+        ("vague", [("CHALK NEARTIE", 0.0, "near_tie"), ("CHALK", 0.0, "mismatch"), ("CHALK", 1.0, "may_differ")]),
+        ("lying", [("CHALK NEARTIE", 0.0, "mismatch")]),
     ],
 )
 def test_a_difference_is_told_with_its_place_and_margins(
-    tmp_path: Path, mode: str, prompt: str, temperature: float, verdict: str
+    tmp_path: Path, mode: str, cases: list[tuple[str, float, str]]
 ) -> None:
     for client in served(tmp_path, mode):
-        found = race(client, prompt=prompt, max_tokens=16, repeats=1, temperature=temperature)["identity"]
-        assert (found["verdict"], found["compared"], found["different"]) == (verdict, 2, 2)
-        first = found["first_difference"]
-        margin = 0.05 if "NEARTIE" in prompt else 1.0
-        assert first["position"] == 5
-        assert (first["plain_margin"], first["speculative_margin"]) == (pytest.approx(margin), pytest.approx(margin))
-        assert first["near_tie"] is ("NEARTIE" in prompt)
-        assert first["speculative"]["id"] == first["plain"]["id"] + 1
+        for prompt, temperature, verdict in cases:
+            found = race(client, prompt=prompt, max_tokens=16, repeats=1, temperature=temperature)["identity"]
+            assert (found["verdict"], found["compared"], found["different"]) == (verdict, 2, 2)
+            first = found["first_difference"]
+            margin = pytest.approx(0.05 if "NEARTIE" in prompt else 1.0)
+            assert (first["position"], first["plain_margin"], first["speculative_margin"]) == (5, margin, margin)
+            assert first["near_tie"] is ("NEARTIE" in prompt)
+            assert first["speculative"]["id"] == first["plain"]["id"] + 1
 
 
 def test_a_race_waits_for_other_requests_and_can_be_cancelled(client: Client) -> None:
