@@ -17,11 +17,11 @@ from app.jobs import JobError
 from app.loaded_engine import Engine
 from app.race_run import Others, Run, quiet, run
 from app.race_statistics import speedup, spread
+from app.selftest import NEAR_TIE
 from engine.core.sampling_params import SamplingParams
 from engine.core.speculation import SpeculationParams
 
 PLAIN, DRAFTS = "plain", "speculative"
-NEAR_TIE = 0.125  # nats between the two best tokens: a rounding of bfloat16 logits near 16
 MOST_DISTURBED = 10  # runs that are run again
 MAX_RESULT_BYTES = 200_000  # of a job's row: beyond, the replay is left out
 STAGES = {PLAIN: "race_plain", DRAFTS: "race_speculative"}

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from typing import Any
 
+from app.dialects.sampling import sampling_params
 from app.engine_client import EngineGone
 from app.engines import Engines
 from app.errors import ApiError
@@ -41,7 +42,7 @@ class Races:
         self._check_free()
         wish = RaceWish(
             await _prompt(engine, body),
-            _sampling(body),
+            _sampling(engine, body),
             SpeculationParams(proposer=body.proposer or "", num_speculative_tokens=body.num_speculative_tokens or 0),
             proposer,
             engine.speculation.rule,
@@ -124,10 +125,12 @@ async def _prompt(engine: Engine, body: RaceBody) -> list[int]:
     return await asyncio.to_thread(engine.vocab.encode, body.prompt or "", add_special_tokens=True)
 
 
-def _sampling(body: RaceBody) -> SamplingParams:
-    """Every run has the same seed: under the rule `match` it then has the same tokens, too."""
+def _sampling(engine: Engine, body: RaceBody) -> SamplingParams:
+    """As the model's authors have it where the body does not say. Every run has the same seed: under the rule `match`
+    it then has the same tokens, too."""
     seed = secrets.randbits(32) if body.seed is None else body.seed
+    own = {"temperature": body.temperature, "max_tokens": body.max_tokens, "seed": seed}
     try:
-        return SamplingParams(temperature=body.temperature, max_tokens=body.max_tokens, seed=seed)
+        return sampling_params(engine.sampling_defaults, **own)
     except SamplingError as error:
         raise ApiError(400, str(error), param=error.param, code="invalid_value") from error

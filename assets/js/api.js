@@ -70,6 +70,7 @@ export const api = {
   startSelftest: (engine) => call("POST", at`/api/engines/${engine}/selftest`, {}),
   selftest: (engine) => call("GET", at`/api/engines/${engine}/selftest`),
   race: (engine, wish) => call("POST", at`/api/engines/${engine}/race`, wish),
+  races: async (limit) => (await call("GET", at`/api/jobs?kind=race&limit=${limit}`)).jobs,
   trace: (request) => call("GET", at`/api/requests/${request}/trace`),
   answer,
   cancelRequest: (id) => call("POST", at`/api/requests/${id}/cancel`),

@@ -3,8 +3,8 @@
 // Invariant: the text view is what the steps spell, and what the steps spell is the answer.
 
 import { api } from "./api.js";
-import { chosenEngine, onChosenEngine } from "./chosen_engine.js";
 import { createBoard } from "./chalkboard_board.js";
+import { watchEngine } from "./chalkboard_engine.js";
 import { promptForm } from "./chalkboard_form.js";
 import { createPlayer } from "./chalkboard_player.js";
 import { followTrace, startTraced } from "./chalkboard_source.js";
@@ -151,10 +151,8 @@ export function mount(element) {
     else board.say(h("p", {}, t("board_empty_plain", { model: engine.model_id })));
   }
 
-  const stopChosen = onChosenEngine(async () => {
-    const id = chosenEngine();
-    const engines = id ? await api.engines().catch(() => []) : [];
-    engine = engines.find((each) => each.id === id && each.state === "ready") ?? null;
+  const stopWatch = watchEngine((found) => {
+    engine = found;
     form.setEngine(engine);
     if (!followed || !board.numSteps) welcome();
   });
@@ -166,7 +164,7 @@ export function mount(element) {
     destroy() {
       running?.controller.abort();
       followed?.stop();
-      stopChosen();
+      stopWatch();
       player.destroy();
     },
   };

@@ -3,14 +3,14 @@
 // or a second tab shows the same.
 
 import { api } from "./api.js";
-import { chosenEngine, onChosenEngine } from "./chosen_engine.js";
+import { watchEngine } from "./chalkboard_engine.js";
 import { promptForm } from "./chalkboard_form.js";
 import { button, fill, h, icon } from "./dom.js";
 import { clock, number, t, word } from "./i18n.js";
 import { allJobs, cancelJob, isRunning, progressOf, watchJobs } from "./jobs.js";
 import { raceResult } from "./race_result.js";
 
-const LISTED = 200; // jobs that are looked through for earlier races
+const LISTED = 50; // earlier races, of all models
 const SHOWN = 10;
 
 export function mount(element) {
@@ -152,9 +152,10 @@ export function mount(element) {
   async function list() {
     const mine = engine;
     try {
-      const jobs = mine ? await api.jobs(LISTED) : [];
+      const jobs = await api.races(LISTED);
       if (destroyed || engine !== mine) return;
-      ended = jobs.filter((job) => job.kind === "race" && job.subject === mine?.model_id && job.state === "succeeded");
+      const isMine = (job) => job.kind === "race" && (!mine || job.subject === mine.model_id); // with no model: all
+      ended = jobs.filter((job) => isMine(job) && job.state === "succeeded");
       if (!shown && !running && ended.length) return open(ended[0]);
       paintList();
     } catch (error) {
@@ -193,11 +194,7 @@ export function mount(element) {
     else fill(stage, h("p", { class: "pz-empty" }, t("race_empty")));
   }
 
-  const stopChosen = onChosenEngine(async () => {
-    const id = chosenEngine();
-    const engines = id ? await api.engines().catch(() => []) : [];
-    if (destroyed) return;
-    const found = engines.find((each) => each.id === id && each.state === "ready") ?? null;
+  const stopWatch = watchEngine((found) => {
     if (found?.model_id !== engine?.model_id) {
       shown?.result.destroy();
       shown = running = null;
@@ -215,7 +212,7 @@ export function mount(element) {
   return {
     destroy() {
       destroyed = true;
-      stopChosen();
+      stopWatch();
       shown?.result.destroy();
     },
   };

@@ -185,6 +185,7 @@ function runsTable({ runs }) {
 
 function notes(result) {
   const found = [
+    result.model_id,
     t("race_settings", {
       proposer: result.proposer,
       rule: result.rule,
