@@ -17,6 +17,7 @@ export function mount(element) {
   const problem = h("div", { "aria-live": "polite" });
   const stage = h("div", { class: "pz-race-stage", "aria-live": "polite" });
   const earlier = h("div", {});
+  const reason = h("p", { class: "pz-race-reason", role: "status" });
   const form = promptForm({
     name: "race",
     plainChoice: false,
@@ -36,7 +37,13 @@ export function mount(element) {
     h(
       "div",
       { class: "pz-board-page" },
-      h("div", { class: "pz-card pz-board-side" }, h("p", { class: "pz-hint" }, t("race_explained")), form.element),
+      h(
+        "div",
+        { class: "pz-card pz-board-side" },
+        h("p", { class: "pz-hint" }, t("race_explained")),
+        reason,
+        form.element,
+      ),
       h(
         "div",
         { class: "pz-board-main" },
@@ -185,13 +192,14 @@ export function mount(element) {
     );
   }
 
+  /** Why no race can be started, and what to do where none was run. */
   function welcome() {
-    if (running || shown) return;
-    if (!engine) fill(stage, h("p", {}, t("no_model_loaded"), " ", h("a", { href: "/models" }, t("see_models"))));
-    else if (!engine.speculation?.proposers.length)
-      fill(stage, h("p", {}, t("race_no_drafts", { model: engine.model_id })));
-    else if (!engine.speculation.enabled) fill(stage, h("p", {}, t("race_off", { model: engine.model_id })));
-    else fill(stage, h("p", { class: "pz-empty" }, t("race_empty")));
+    const model = engine?.model_id;
+    if (!engine) fill(reason, t("no_model_loaded"), " ", h("a", { href: "/models" }, t("see_models")));
+    else if (!engine.speculation?.proposers.length) fill(reason, t("race_no_drafts", { model }));
+    else if (!engine.speculation.enabled) fill(reason, t("race_off", { model }));
+    else fill(reason);
+    if (!running && !shown) fill(stage, h("p", { class: "pz-empty" }, t("race_empty")));
   }
 
   const stopWatch = watchEngine((found) => {

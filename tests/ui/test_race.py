@@ -126,6 +126,6 @@ def test_an_engine_without_drafts_cannot_race(client: Client, tab: Tab) -> None:
     client.unload()
     client.load(speculation="off")
     page = mount(tab, "race")
-    expect(page.locator(".pz-race-stage")).to_contain_text("cannot race: it was loaded without", timeout=WAIT_MS)
+    expect(page.locator(".pz-race-reason")).to_contain_text("cannot race: it was loaded without", timeout=WAIT_MS)
     expect(page.get_by_role("button", name="Start the race")).to_be_disabled()
     assert tab.problems == []
