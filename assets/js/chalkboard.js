@@ -86,6 +86,7 @@ export function mount(element) {
     const here = new URL(location.href);
     here.searchParams.set("request", id);
     history.replaceState(history.state, "", here);
+    board.element.scrollIntoView({ block: "nearest" });
     followed = { id, stop: () => {} };
     const mine = followed;
     mine.stop = followTrace(

@@ -130,6 +130,13 @@ export function mount(element) {
         value: progressOf(running) ?? undefined,
         "aria-label": t("progress"),
       }),
+      h(
+        "div",
+        { class: "pz-race-pips", "aria-hidden": "true" },
+        Array.from({ length: total }, (_, place) =>
+          h("i", { "data-is": place < done ? "done" : place === done ? "now" : "next" }),
+        ),
+      ),
       h("p", { class: "pz-hint pz-figure" }, total ? `${number(done)} / ${number(total)} · ${text}` : text),
     );
   }

@@ -33,7 +33,6 @@ OTHERS = (
     ("/api/engines/{engine_id}/speculation", "POST"),
     ("/api/engines/{engine_id}/selftest", "POST"),
     ("/api/engines/{engine_id}/selftest", "GET"),
-    ("/api/engines/{engine_id}/race", "POST"),
     ("/api/selftests", "GET"),
     ("/api/requests/{request_id}/trace", "GET"),
     ("/api/requests", "GET"),
