@@ -42,6 +42,7 @@ from app.model_list import ModelList
 from app.presets import Presets
 from app.profiles import Profiles
 from app.quantize import Quantizer
+from app.races import Races
 from app.recorder import Recorder
 from app.request_settings import RequestSettings
 from app.request_upkeep import RequestUpkeep
@@ -61,6 +62,7 @@ from app.routes import (
     openai,
     presets,
     profiles,
+    race,
     requests,
     responses,
     samples,
@@ -112,6 +114,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         speculation,
         blocks,
         inspect,
+        race,
         jobs,
         samples,
         machine,
@@ -171,7 +174,9 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     metrics = Metrics(engines.snapshots, lambda: recorder.latest, lambda: job_runner.num_running)
     request_settings = RequestSettings(store.get_settings)
     upkeep = RequestUpkeep(store, request_settings)
-    generations = Generations(store, hub, recorder, metrics, settings.max_waiting_requests, request_settings)
+    generations = Generations(
+        store, hub, recorder, metrics, settings.max_waiting_requests, request_settings, traces.follow
+    )
     facts = AlertFacts(engines.all, lambda: recorder.latest, generations)
     alert_rules = Alerts(store, hub, events, facts, Webhooks(events), lambda: header.publish())
     header = HeaderPublisher(
@@ -209,6 +214,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         profiles=Profiles(store, engines),
         idle=idle,
         benchmarks=Benchmarks(job_runner),
+        races=Races(job_runner, engines),
     )
     workers = (recorder, header, block_maps, upkeep, alert_rules, idle)
     background = [asyncio.create_task(part.run()) for part in workers]

@@ -29,6 +29,7 @@ from app.model_jobs import ModelJobs
 from app.model_list import ModelList
 from app.presets import Presets
 from app.profiles import Profiles
+from app.races import Races
 from app.request_settings import RequestSettings
 from app.request_upkeep import RequestUpkeep
 from app.selftests import SelfTests
@@ -67,6 +68,7 @@ class Services:
     profiles: Profiles
     idle: IdleWatch
     benchmarks: Benchmarks
+    races: Races
 
 
 def services(connection: HTTPConnection) -> Services:

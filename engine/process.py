@@ -78,10 +78,10 @@ class EngineProcess:
             if self.engine.has_work():
                 rows.extend(self._step())
                 self._check_when_idle()
+            if traces := self.engine.speculator.take_traces():
+                self._send(StepTrace(traces))  # before the rows: who has the last row can read the whole trace
             if rows:
                 self._send(StepOutputs(rows))
-            if traces := self.engine.speculator.take_traces():
-                self._send(StepTrace(traces))
             self._send_stats()
             if (frame := self.block_watch.due()) is not None:
                 self._send(BlockMap(frame))

@@ -55,7 +55,7 @@ class AddRequest(_Message, frozen=True):
     n: int = 1
     pooling: str = ""
     speculation: SpeculationParams = DEFAULT_SPECULATION
-    trace: bool = False  # send a StepTrace of every verification of its drafts
+    trace: bool = False  # send a StepTrace of each of its steps
     inspect: InspectionWish | None = None
 
 
@@ -219,7 +219,7 @@ class SpeculationCosts(_Message, frozen=True):
 
 
 class StepTrace(_Message, frozen=True):
-    """The verified drafts of one step's traced requests."""
+    """What steps gave to traced requests; a draft without tokens is a plain step."""
 
     drafts: list[VerifiedDraft]
 

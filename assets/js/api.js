@@ -30,6 +30,38 @@ const query = (path, values) => {
   const given = Object.entries(values).filter(([, value]) => value !== null && value !== undefined);
   return `${path}?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}`;
 };
+/** The events of a streamed /v1 answer. Raises ApiError for a refusal, also for one that comes within the stream. */
+async function* answer(path, body, signal) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+      signal,
+    });
+  } catch (error) {
+    throw new ApiError(0, "", String(error.message));
+  }
+  if (!response.ok) {
+    const { error } = await response.json().catch(() => ({}));
+    throw new ApiError(response.status, response.statusText, error?.message);
+  }
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data: ") || line === "data: [DONE]") continue;
+      const event = JSON.parse(line.slice(6));
+      if (event.error) throw new ApiError(500, "", event.error.message);
+      yield event;
+    }
+  }
+}
 
 const at = (strings, ...values) => strings.reduce((path, part, i) => path + encodeURIComponent(values[i - 1]) + part);
 
@@ -54,6 +86,10 @@ export const api = {
   blocks: (engine, asked = {}) => call("GET", `${at`/api/engines/${engine}/blocks`}?${new URLSearchParams(asked)}`),
   blockHistory: (engine) => call("GET", at`/api/engines/${engine}/blocks/history`),
   fit: (engine, body) => call("POST", at`/api/engines/${engine}/fit`, body),
+  race: (engine, wish) => call("POST", at`/api/engines/${engine}/race`, wish),
+  races: async (limit) => (await call("GET", at`/api/jobs?kind=race&limit=${limit}`)).jobs,
+  trace: (request) => call("GET", at`/api/requests/${request}/trace`),
+  answer,
   doctor: (id) => call("GET", at`/api/models/${id}/doctor`),
   quantize: (id, wish) => call("POST", at`/api/models/${id}/quantize`, wish),
   pull: (request) => call("POST", "/api/models/pull", request),

@@ -8,9 +8,10 @@ counted from 1; the alternatives follow at a distance of 1. A guided request is 
 ends, complete, after 7 tokens otherwise. An embedding has two numbers, (3, 4) / 5 for "last" and (4, 3) / 5 for "mean".
 
 It speculates unless the load options say "off": a request that says DRAFT, or is not adaptive, has three drafts (or as
-many as it asks for) verified with every token, of which it says that two were right; the text stays the same. PROPOSER
-OFF and PROPOSER ON in a prompt switch the proposer `suffix`; MEASURED and a word of `fake_costs` has it send what steps
-and drafts took. In the mode "lying" drafts change every second token, and in the mode "vague" so too, of an
+many as it asks for) verified with every token, of which it says that two were right; the text stays the same. A request
+that says CHALK has honest drafts, and several tokens a step (fake_chalk.py). NEARTIE puts alternatives 0.05 apart.
+PROPOSER OFF and PROPOSER ON in a prompt switch the proposer `suffix`; MEASURED and a word of `fake_costs` has it send
+what steps and drafts took. In the mode "lying" drafts change every second token, and in the mode "vague" so too, of an
 engine that promises the distribution only. QUEUED tells a course: see fake_course.
 """
 
@@ -40,6 +41,7 @@ from tests.app.fake_blocks import FakeBlocks
 from tests.app.fake_costs import measured_costs
 from tests.app.fake_course import Course
 from tests.app.fake_inspection import fake_inspection
+from tests.app.fake_chalk import chalk_step
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
 
 TOKEN_S = 0.001
@@ -55,6 +57,7 @@ class Running:
     text_ids: list[int]
     index: int = 0
     sent: int = 0
+    turn: int = 0
     next_s: float = 0.0
     counters: DraftCounters = field(default_factory=DraftCounters)
     course: Course | None = None
@@ -178,6 +181,8 @@ class FakeEngine:
             os.kill(os.getpid(), signal.SIGKILL)
         running.next_s = now + (0.03 if "SLOW" in running.prompt else 0.0)
         endless = "ENDLESS" in running.prompt or sampling.ignore_eos
+        if "CHALK" in running.prompt:
+            return self.chalk(running)
         text_ids, scripted = running.text_ids, running.text_ids is not self.text_ids
         token = text_ids[(running.sent + (0 if scripted else running.index)) % len(text_ids)]
         reason = None
@@ -196,6 +201,31 @@ class FakeEngine:
         row = RequestOutput(key[0], [token], index=running.index) if reason is None else None
         row = row or self.last_row(running, [token], reason or "")
         return self.with_logprobs(row, running)
+
+    def chalk(self, running: Running) -> RequestOutput:
+        """A step of several tokens, as a draft of the text's own tokens gives them."""
+        request, end, vocab_ids = running.request, self.vocab.eos_token_ids[0], running.text_ids
+        most = (request.speculation.num_speculative_tokens or 8) if request.speculation.enabled else 0
+        most = most if self.speculates and self.enabled else 0
+        room = request.sampling.max_tokens - running.sent
+        size = len(request.prompt_token_ids)
+        step = chalk_step(request.request_id, size, vocab_ids, end, running.sent, running.turn, most, room)
+        running.turn += 1
+        if request.trace:
+            self.send(protocol.StepTrace([step]))
+        taken = step.token_ids[: step.token_ids.index(end) + 1] if end in step.token_ids else step.token_ids
+        if most and step.draft_token_ids:
+            for counters in (self.total, running.counters):
+                counters.observe(len(step.draft_token_ids), min(step.num_accepted, len(taken)))
+        if self.mode in ("lying", "vague") and most and running.sent <= 5 < running.sent + len(taken):
+            taken = [*taken[: 5 - running.sent], taken[5 - running.sent] + 1, *taken[6 - running.sent :]]
+        running.sent += len(taken)
+        self.generated += len(taken)
+        reason = "stop" if end in taken else "length" if running.sent >= request.sampling.max_tokens else None
+        if reason is None:
+            return self.with_logprobs(RequestOutput(request.request_id, taken), running)
+        del self.running[request.request_id, running.index]
+        return self.with_logprobs(self.last_row(running, taken, reason), running)
 
     def verify(self, running: Running, token: int) -> int:
         """Counts a draft, tells of it where a trace is wanted, and returns the token that comes of it."""
@@ -229,7 +259,8 @@ class FakeEngine:
     def with_logprobs(self, row: RequestOutput, running: Running) -> RequestOutput:
         sampling, prompt = running.request.sampling, running.request.prompt_token_ids
         if sampling.logprobs is not None:
-            row = replace(row, logprobs=some_logprobs(row.token_ids, running.sent, sampling.logprobs))
+            gap = 0.05 if "NEARTIE" in running.prompt else 1.0
+            row = replace(row, logprobs=some_logprobs(row.token_ids, running.sent, sampling.logprobs, gap))
         if sampling.prompt_logprobs is not None and running.sent == 1 and running.index == 0:
             row = replace(row, prompt_logprobs=some_logprobs(prompt[1:], 1, sampling.prompt_logprobs))
         return row
@@ -299,12 +330,12 @@ class FakeEngine:
         return [protocol.ProposerStats("ngram"), suffix]
 
 
-def some_logprobs(token_ids: list[int], place: int, count: int) -> Logprobs:
-    """Of each token, minus its place; the alternatives are the token itself and the ids behind it."""
+def some_logprobs(token_ids: list[int], place: int, count: int, gap: float = 1.0) -> Logprobs:
+    """Of each token, minus its place; the alternatives are the token itself and the ids behind it, `gap` apart."""
     return Logprobs(
         [-float(place + i) for i in range(len(token_ids))],
         [[(token + k) % 320 for k in range(count)] for token in token_ids],
-        [[-float(place + i + k) for k in range(count)] for i in range(len(token_ids))],
+        [[-float(place + i) - gap * k for k in range(count)] for i in range(len(token_ids))],
     )
 
 
