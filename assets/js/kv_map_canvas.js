@@ -124,8 +124,8 @@ class BlockCanvas {
     const context = this.over.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, this.over.width, this.over.height);
-    if (cells.per === 1 && cells.size >= NUMBERED_SIZE) this.#paintCounts(context, cells);
     if (this.#path) this.#paintPath(context, cells);
+    if (cells.per === 1 && cells.size >= NUMBERED_SIZE) this.#paintCounts(context, cells);
     if (this.#picked !== null) this.#outline(context, this.#picked, 2);
     if (this.#cursor !== null && document.activeElement === this.element) this.#outline(context, this.#cursor, 3);
   }
