@@ -61,7 +61,6 @@ class Engines:
         on_change: Callable[[], None],
         traces: TraceLog,
         drafters: Drafters,
-        on_blocks: Callable[[str, BlockMap | RoomAnswer], None] = lambda run_id, message: None,
     ) -> None:
         self._settings = settings
         self._catalog = catalog
@@ -71,7 +70,7 @@ class Engines:
         self._on_change = on_change
         self._traces = traces
         self._drafters = drafters
-        self._on_blocks = on_blocks
+        self.on_blocks: Callable[[str, BlockMap | RoomAnswer], None] = lambda run_id, message: None
         self._proposers = ProposerWatch(events)
         self._history = LoadHistory(store)
         self._load_lock = asyncio.Lock()
@@ -311,7 +310,7 @@ class Engines:
             if isinstance(report, StepTrace):
                 self._traces.take(report, run_id, vocab)
             elif isinstance(report, BlockMap | RoomAnswer):
-                self._on_blocks(run_id, report)
+                self.on_blocks(run_id, report)
             else:
                 self._proposers.observe(model.id, run_id, report)
 

@@ -158,18 +158,11 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     catalog = Catalog(settings.home, ASSETS)
     recorder = Recorder(store, DeviceSampler(settings.home), lambda: engines.snapshots(), hub.publish)
     traces, drafters = TraceLog(hub.publish), Drafters(settings.home, ASSETS, catalog)
-    block_maps = BlockMaps(hub, lambda: engines.all())
     engines = Engines(
-        settings,
-        catalog,
-        store,
-        events,
-        lambda: recorder.latest,
-        lambda: header.publish(),
-        traces,
-        drafters,
-        block_maps.heard,
+        settings, catalog, store, events, lambda: recorder.latest, lambda: header.publish(), traces, drafters
     )
+    block_maps = BlockMaps(hub, engines.all)
+    engines.on_blocks = block_maps.heard
     selftests = SelfTests(job_runner, store, events)
     metrics = Metrics(engines.snapshots, lambda: recorder.latest, lambda: job_runner.num_running)
     request_settings = RequestSettings(store.get_settings)

@@ -9,7 +9,7 @@ import { paint, palette } from "./kv_map_paint.js";
 import { onThemeChange } from "./theme.js";
 
 const NARROW = matchMedia("(max-width: 820px)");
-const WIDE_LAYOUT = { height: 440, smallest: 4, largest: 40 };
+const WIDE_LAYOUT = { height: 520, smallest: 4, largest: 40 };
 const STRIP_LAYOUT = { height: 60, smallest: 5, largest: 20 };
 const NUMBERED_SIZE = 15; // cells that have room for a count
 const DRILL_BLOCKS = 4096;
@@ -124,8 +124,8 @@ class BlockCanvas {
     const context = this.over.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, this.over.width, this.over.height);
-    if (cells.per === 1 && cells.size >= NUMBERED_SIZE) this.#paintCounts(context, cells);
     if (this.#path) this.#paintPath(context, cells);
+    if (cells.per === 1 && cells.size >= NUMBERED_SIZE) this.#paintCounts(context, cells);
     if (this.#picked !== null) this.#outline(context, this.#picked, 2);
     if (this.#cursor !== null && document.activeElement === this.element) this.#outline(context, this.#cursor, 3);
   }
@@ -153,9 +153,10 @@ class BlockCanvas {
     for (const table of this.#path.tables) {
       const points = table.blocks.filter(inside).map((id) => this.#centre(id));
       if (!points.length) continue;
+      const roomy = cells.size >= 14;
       for (const [width, stroke] of [
-        [cells.size >= 8 ? 4 : 2.5, this.#css("panel")],
-        [cells.size >= 8 ? 1.75 : 1, this.#css("text")],
+        [roomy ? 4 : 1.75, this.#css("panel")],
+        [roomy ? 1.75 : 0.75, this.#css("text")],
       ]) {
         context.lineWidth = width;
         context.strokeStyle = stroke;

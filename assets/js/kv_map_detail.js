@@ -6,6 +6,7 @@ import { number, seconds, t } from "./i18n.js";
 import { STATES, isAhead, refsOf, stateOf } from "./kv_map_cells.js";
 
 const PATIENCE_MS = 120; // a pointer that only passes asks for nothing
+const AGAIN_MS = 1000; // a block that is looked at for longer is asked about again
 
 export const shortId = (owner) => owner.request_id.slice(0, 8) + (owner.index ? `·${owner.index + 1}` : "");
 
@@ -16,22 +17,26 @@ export const shortId = (owner) => owner.request_id.slice(0, 8) + (owner.index ? 
 export function createDetail({ fetchBlock, select, hue }) {
   const element = h("section", { class: "pz-kv-detail", "aria-live": "polite", "aria-label": t("kv_detail") });
   let wanted = null;
+  let shown = null;
   let told = null; // {id, detail}
   let timer = 0;
+  let due = 0; // when the block that is looked at is to be asked about
 
   function show(blocks, id, count = 1, pinned = false) {
     clearTimeout(timer);
-    wanted = id;
+    if (id !== wanted || blocks !== shown) due = Date.now() + PATIENCE_MS;
+    [wanted, shown] = [id, blocks];
     if (id === null || !blocks?.view || id > blocks.count) {
       fill(element, h("p", { class: "pz-hint" }, t("kv_detail_none")));
       return;
     }
     draw(blocks, id, count, pinned);
-    if (count === 1) timer = setTimeout(() => ask(blocks, id, pinned), told?.id === id ? 1000 : PATIENCE_MS);
+    if (count === 1) timer = setTimeout(() => ask(blocks, id, pinned), Math.max(0, due - Date.now()));
   }
 
   async function ask(blocks, id, pinned) {
     let detail;
+    due = Date.now() + AGAIN_MS;
     try {
       detail = await fetchBlock(id);
     } catch {

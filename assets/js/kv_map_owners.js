@@ -16,18 +16,18 @@ export function createOwners({ select, hue }) {
     { class: "pz-table-wrap" },
     h(
       "table",
-      { class: "pz-table pz-kv-owners" },
-      h("caption", { class: "pz-kv-caption" }, t("kv_owners_caption")),
+      { class: "pz-table pz-kv-owners", "aria-label": t("kv_owners") },
       h("thead", {}, h("tr", {}, COLUMNS.map(heading))),
       body,
     ),
   );
-  const element = h("section", { class: "pz-card pz-kv-twin" }, h("h2", {}, t("kv_owners")), table, none);
+  const caption = h("p", { class: "pz-hint" }, t("kv_owners_caption"));
+  const element = h("section", { class: "pz-card pz-kv-twin" }, h("h2", {}, t("kv_owners")), caption, table, none);
   const rows = new Map();
 
   function update(view, chosen, path) {
     none.hidden = view.owners.length > 0;
-    table.hidden = view.owners.length === 0;
+    table.hidden = caption.hidden = view.owners.length === 0;
     for (const [id, row] of rows) {
       if (view.owners.some((owner) => owner.id === id)) continue;
       row.line.remove();

@@ -23,6 +23,7 @@ class Scrubber {
   constructor(on) {
     this.on = on;
     this.strip = h("canvas", { class: "pz-kv-strip", "aria-hidden": "true" });
+    this.top = h("span", { class: "pz-kv-top pz-figure", "aria-hidden": "true" });
     this.slider = h("input", {
       type: "range",
       class: "pz-kv-slider",
@@ -39,7 +40,7 @@ class Scrubber {
       "div",
       { class: "pz-kv-scrubber" },
       this.toggle,
-      h("div", { class: "pz-kv-track" }, this.strip, this.slider),
+      h("div", { class: "pz-kv-track" }, this.strip, this.top, this.slider),
       this.label,
     );
     this.forgetTheme = onThemeChange(() => this.#draw());
@@ -126,6 +127,7 @@ class Scrubber {
     const x = (time) => ((time - (end - SPAN_S)) / SPAN_S) * width;
     context.fillStyle = colour("kv-free");
     context.fillRect(0, 0, width, HEIGHT);
+    const top = Math.max(1, ...this.#counts.map(([held, cached]) => held + cached));
     const layers = [
       ["kv-cached", ([held, cached]) => held + cached],
       ["kv", ([held]) => held],
@@ -135,12 +137,13 @@ class Scrubber {
       this.#t.forEach((time, at) => {
         const next = this.#t[at + 1] ?? time + 0.5;
         const [left, right] = [x(time), x(Math.min(next, time + GAP_S))];
-        const height = (HEIGHT * value(this.#counts[at])) / (this.#counts[at][2] || 1);
+        const height = (HEIGHT * value(this.#counts[at])) / top;
         context.fillRect(left, HEIGHT - height, Math.max(1, right - left + 0.5), height);
       });
     }
     this.#paintCursor(context, x(this.#shown ?? end));
     const [held, cached, total] = this.#counts.at(-1) ?? [0, 0, 0];
+    setText(this.top, this.#counts.length ? t("kv_strip_top", { blocks: number(top) }) : "");
     const points = number(this.#t.length);
     this.strip.title = t("kv_strip", { held: percent(held, total), cached: percent(cached, total), points });
   }

@@ -53,15 +53,22 @@ def answering(client: Client, *prompts: tuple[str, bool]) -> Iterator[None]:
                     break
 
     threads = [threading.Thread(target=ask, args=each, daemon=True) for each in prompts]
-    for thread in threads:
+    engine_id = client.get("/api/engines").json()["engines"][-1]["id"]
+    for number, thread in enumerate(threads, 1):
         thread.start()
-        time.sleep(0.3)
+        client.until(lambda number=number: len(computed(client, engine_id)) == number)  # in order, and past the prompt
     try:
         yield
     finally:
         stop.set()
         for thread in threads:
             thread.join(10)
+
+
+def computed(client: Client, engine: str) -> list[dict[str, Any]]:
+    """Who holds blocks and has computed its prompt."""
+    owners = client.get(f"/api/engines/{engine}/blocks").json()["owners"]
+    return [owner for owner in owners if owner["num_computed_tokens"] >= owner["num_prompt_tokens"]]
 
 
 def laid_over(cells: dict[int, tuple[int, int]], runs: list[int]) -> dict[int, tuple[int, int]]:
@@ -99,7 +106,7 @@ def test_changes_laid_over_the_first_view_are_the_newest(client: Client, engine:
         states = [code & 3 for code, _ in seen.values()]
         told = last["counts"]
         assert [states.count(word) for word in (0, 1, 2)] == [told["free"], told["cached"], told["held"]]
-        assert told["held"] > 10
+        assert told["held"] > 5
         assert told["shared"] == 4, "the second prompt begins as the first one"
         assert {owner["num_cached_tokens"] for owner in last["owners"]} == {0, 64}
 

@@ -75,7 +75,7 @@ def test_the_figures_are_the_apis(page: Page, client: Client) -> None:
     engine = engine_of(client)
     with answering(client, (BEGINNING, False), (BEGINNING + "x", True)):
         until_held_by(page, 2)
-        page.wait_for_timeout(1200)
+        page.wait_for_timeout(1200)  # a frame or two of both
         pause(page)
     told = of_the_shown_moment(client, page, engine)
     counts = told["counts"]
