@@ -52,10 +52,12 @@ VerdictState = Literal["pays", "even", "costs", "not_enough_data", "off", "faile
 
 
 class BriefVerdict(Outgoing):
-    """Whether it pays: gain is the measured speedup, low to high its 95 % interval; null without enough data."""
+    """Whether it pays: gain is the measured speedup, low to high its 95 % interval; null without enough data. reason:
+    why there is no answer, for people; why: the same as {code, numbers...}, as `reason` of a `Verdict`."""
 
     state: VerdictState
     reason: str
+    why: dict[str, Any] | None
     proposer: str | None
     gain: float | None
     low: float | None

@@ -29,7 +29,7 @@ export function mountVerdict(element, { compact = false } = {}) {
 /** {element, update({verdict, error})}, for those who have the verdict already. */
 export function createVerdict({ compact = false } = {}) {
   const dial = createDial();
-  const chip = h("span", { class: "pz-chip pz-spec-chip", role: "status" });
+  const chip = h("span", { class: "pz-chip pz-spec-state", role: "status" });
   const answer = h("p", { class: "pz-spec-answer" });
   const reason = h("p", { class: "pz-hint" });
   const advice = h("ul", { class: "pz-spec-advice" });

@@ -28,8 +28,15 @@ def verdict(client: Client) -> dict[str, Any]:
 
 def test_the_header_says_where_speculation_stands(client: Client, plain: Client) -> None:
     nothing = {"gain": None, "low": None, "high": None, "proposer": "suffix"}
-    assert header(client)["speculation"] == {"state": "not_enough_data", "reason": "no_steps", **nothing}
+    why = {"code": "no_steps", "steps": 0, "needed": 200}
+    unknown = {"state": "not_enough_data", "reason": "no step was measured yet", "why": why}
+    assert header(client)["speculation"] == {**unknown, **nothing}
+    ask(client, prompt="MEASURED few")
+    client.until(lambda: header(client)["speculation"]["reason"] == "180 of 200 steps measured")
     assert header(client)["engines"][0]["selftest"] == "never"
+    ask(client, prompt="MEASURED wide")
+    client.until(lambda: header(client)["speculation"]["reason"] == "the measured steps differ too much")
+    assert header(client)["speculation"]["gain"] is None
     for word in ("even", "costs", "pays"):
         ask(client, prompt=f"MEASURED {word}")
         client.until(lambda word=word: header(client)["speculation"]["state"] == word)
@@ -39,7 +46,8 @@ def test_the_header_says_where_speculation_stands(client: Client, plain: Client)
     assert engine_of(client)["speculation"]["verdict"] == told
     url = f"/api/engines/{engine_of(client)['id']}/speculation"
     client.post(url, json={"enabled": False})
-    switched_off = {**nothing, "state": "off", "reason": "switched off by the operator"}
+    words = "switched off by the operator"
+    switched_off = {"state": "off", "reason": words, "why": {"code": "switched_off", "text": words}, **nothing}
     client.until(lambda: header(client)["speculation"] == switched_off)
     client.post(url, json={"enabled": True})
     assert header(plain)["speculation"]["state"] == "off"
