@@ -19,6 +19,13 @@ NOT_READY = "no model is loaded"
 FAILED = "the self-test of this model and drafter failed"
 NOT_LOADED = "loaded without speculation"
 SWITCHED_OFF = "switched off by the operator"
+_UNKNOWN = {
+    "no_steps": "no step was measured yet",
+    "few_steps": "{steps:.0f} of {needed:.0f} steps measured",
+    "no_baseline": "only {steps:.0f} plain steps to compare with, {needed:.0f} are needed",
+    "stale_baseline": "the plain steps to compare with are too old",
+    "wide_interval": "the measured steps differ too much",
+}
 _ADVICE = {"failed": "selftest_failed", "not_loaded": "load_with", "switched_off": "switch_on", "drafter_off": "wait"}
 
 
@@ -40,19 +47,28 @@ def outer_state(engine: Engine, failed: bool) -> tuple[str, str, str] | None:
 
 
 def brief(engine: Engine, failed: bool) -> dict[str, Any]:
-    """state, gain with its interval, proposer and reason: for the header and the list of engines."""
+    """state, gain with its interval, proposer and reason (for people; why: the same as code and numbers): for the
+    header and the list of engines."""
     ready = engine.supervisor.ready
-    told = {"proposer": ready.speculation if ready is not None else None}
-    nothing = {"gain": None, "low": None, "high": None}
-    outer = outer_state(engine, failed)
-    if outer is not None and outer[1] != "failed":
-        return {**told, **nothing, "state": outer[0], "reason": outer[2]}
     whole = judged(recent(_buckets(engine)))
-    figures = {"gain": whole["speedup"], "low": whole["low"], "high": whole["high"]}
-    if outer is not None:
-        return {**told, **figures, "state": outer[0], "reason": outer[2]}
-    reason = "" if whole["reason"] is None else whole["reason"]["code"]
-    return {**told, **figures, "state": whole["state"], "reason": reason}
+    nothing = {"gain": None, "low": None, "high": None}
+    told = {
+        "state": whole["state"],
+        "proposer": ready.speculation if ready is not None else None,
+        "gain": whole["speedup"],
+        "low": whole["low"],
+        "high": whole["high"],
+        "why": whole["reason"],
+        "reason": "" if whole["reason"] is None else _UNKNOWN[whole["reason"]["code"]].format(**whole["reason"]),
+    }
+    if whole["state"] == "not_enough_data":
+        told |= nothing  # one word and one number: a number without an answer would be taken for one
+    outer = outer_state(engine, failed)
+    if outer is None:
+        return told
+    state, code, reason = outer
+    told |= {"state": state, "reason": reason, "why": {"code": code, "text": reason}}
+    return told if state == "failed" else told | nothing
 
 
 def engine_verdict(engine: Engine, failed: bool) -> dict[str, Any]:

@@ -123,5 +123,5 @@ def header_state(engines: list[Engine], failed: Callable[[Engine], bool]) -> dic
     engine = next((each for each in engines if each.supervisor.state == "ready"), None)
     if engine is None:
         nothing = {"proposer": None, "gain": None, "low": None, "high": None}
-        return {"state": "none", "reason": NOT_READY, **nothing}
+        return {"state": "none", "reason": NOT_READY, "why": {"code": "not_ready", "text": NOT_READY}, **nothing}
     return brief(engine, failed(engine))

@@ -52,10 +52,12 @@ VerdictState = Literal["pays", "even", "costs", "not_enough_data", "off", "faile
 
 
 class BriefVerdict(Outgoing):
-    """Whether it pays: gain is the measured speedup, low to high its 95 % interval; null without enough data."""
+    """Whether it pays: gain is the measured speedup, low to high its 95 % interval; null without enough data. reason:
+    why there is no answer, for people; why: the same as {code, numbers...}, as `reason` of a `Verdict`."""
 
     state: VerdictState
     reason: str
+    why: dict[str, Any] | None
     proposer: str | None
     gain: float | None
     low: float | None
@@ -90,8 +92,9 @@ class Judged(Outgoing):
     """Steps that were measured, against plain ones of the same batch and context.
 
     A step is one in which everybody decoded and drafts were allowed, whether or not any was made. accepted_per_step:
-    drafts accepted of a request, a. plain_ms, draft_ms, verify_ms: a plain step, drafting, and a step that may verify,
-    P, D and V, on average. speedup = (1 + a) P / (D + V); break_even = (D + V) / P - 1, the a at which that is 1.
+    drafts accepted of a request, a, weighted by P. plain_ms, draft_ms, verify_ms: a plain step, drafting, and a step
+    that may verify, P, D and V, on average. speedup = (1 + a) P / (D + V); break_even = (D + V) / P - 1, the a at which
+    that is 1.
     low, high: 95 % interval of the speedup, from means of blocks of 20 steps (plain: 4), Student's t. plain_at: when
     the oldest baseline among them was measured last. State "pays": low > 1.05; "costs": high < 1; "not_enough_data":
     fewer than 200 steps, no fresh baseline (12 plain steps, 10 minutes), or an interval beyond 0.95 and 1.05 both.

@@ -1,10 +1,10 @@
 """Whether speculation pays: the arithmetic from measured turns to a speedup with its interval, a state and advice.
 
 Owns the definitions (docs/speculation.md has them for people). Knows nothing of engines or HTTP. For a bucket of turns
-alike in batch and context, a = drafts accepted per request and step, P = a plain step, C = drafting and step together:
-speedup = (1 + a) P / C, and a* = C / P - 1 is the a at which it is 1. Of several buckets numerator and denominator are
-summed by turns. The interval is 95 %: batch means for turns and plain steps, propagated to first order, Student's t
-with Welch and Satterthwaite's degrees of freedom.
+alike in batch and context, a = drafts accepted per request and step, P = a plain step at that moment, C = drafting and
+step together: speedup = (1 + a) P / C, and a* = C / P - 1 is the a at which it is 1. Numerator and denominator are
+summed over turns, also of several buckets, so a is weighted by P. The interval is 95 %: batch means for turns and plain
+steps, propagated to first order, Student's t with Welch and Satterthwaite's degrees of freedom.
 Invariant: no speedup without enough turns and a fresh baseline of plain steps; then there is a reason instead.
 """
 
@@ -46,15 +46,14 @@ def speedup_of(buckets: Sequence[CostBucket]) -> Speedup | None:
     spent = sum(each.steps * (each.step_s + each.draft_s) for each in usable)
     if spent <= 0.0:
         return None
-    ratio = sum(each.steps * each.plain_s * (1.0 + each.accepted) for each in usable) / spent
+    ratio = sum(each.steps * each.worth_s for each in usable) / spent
     parts: list[tuple[float, int]] = []  # (variance, degrees of freedom)
     for each in usable:
-        plain, share = each.plain_s, each.steps / spent
-        between = plain**2 * each.accepted_variance + ratio**2 * each.time_variance
-        between = max(between - 2.0 * plain * ratio * each.covariance, 0.0)
-        parts.append((between / each.blocks * share**2, each.blocks - 1))
-        plain_error = each.plain_variance / each.plain_blocks
-        parts.append((plain_error * (share * (1.0 + each.accepted)) ** 2, each.plain_blocks - 1))
+        share = each.steps / spent
+        between = each.worth_variance + ratio**2 * each.time_variance - 2.0 * ratio * each.covariance
+        parts.append((max(between, 0.0) / each.blocks * share**2, each.blocks - 1))
+        plain_error = each.plain_variance / each.plain_blocks / each.plain_s**2
+        parts.append((plain_error * (share * each.worth_s) ** 2, each.plain_blocks - 1))
     variance = sum(part for part, _ in parts)
     if variance == 0.0:
         return Speedup(ratio, ratio, ratio)
@@ -111,14 +110,13 @@ def _figures(buckets: Sequence[CostBucket], *, with_plain: bool) -> dict[str, An
         return dict.fromkeys(names) | {"plain_steps": sum(each.plain_steps for each in buckets)}
     draft = sum(each.steps * each.draft_s for each in buckets)
     verify = sum(each.steps * each.step_s for each in buckets)
-    plain = sum(each.steps * each.plain_s for each in buckets) if with_plain else 0.0
-    weights = [each.steps * (each.plain_s if with_plain else 1.0) for each in buckets]
-    accepted = sum(w * each.accepted for w, each in zip(weights, buckets, strict=True)) / sum(weights)
+    plain = sum(each.steps * each.baseline_s for each in buckets)
+    accepted = sum(each.steps * each.worth_s for each in buckets) / plain - 1.0
     measured_at = [each.plain_t_s for each in buckets if each.plain_t_s]
     return {
         "accepted_per_step": accepted,
-        "break_even": (draft + verify) / plain - 1.0 if plain else None,
-        "plain_ms": 1e3 * plain / steps if plain else None,
+        "break_even": (draft + verify) / plain - 1.0 if with_plain else None,
+        "plain_ms": 1e3 * plain / steps if with_plain else None,
         "draft_ms": 1e3 * draft / steps,
         "verify_ms": 1e3 * verify / steps,
         "plain_steps": sum(each.plain_steps for each in buckets),
@@ -162,6 +160,6 @@ def _plain(bucket: CostBucket) -> dict[str, Any]:
     known = bucket.plain_steps > 0
     return {
         "plain_steps": bucket.plain_steps,
-        "plain_ms": 1e3 * bucket.plain_s if known else None,
+        "plain_ms": 1e3 * (bucket.baseline_s or bucket.plain_s) if known else None,
         "plain_at": bucket.plain_t_s if known else None,
     }

@@ -66,7 +66,7 @@ def better_number(
     bucket = max(buckets, key=lambda each: each.steps)
     total = sum(each.steps for each in bucket.by_drafts)
     drafting = sum(each.steps for each in bucket.by_drafts if each.num_drafts)
-    if not drafting or not bucket.plain_s:
+    if not drafting or not bucket.baseline_s:
         return None
     share = drafting / total
     best: tuple[float, int] = (now * BETTER, 0)
@@ -76,8 +76,8 @@ def better_number(
         hoped = _hoped(judged, accepted, each.num_drafts)
         if hoped is None:
             continue
-        took = bucket.draft_s + share * each.step_s + (1.0 - share) * bucket.plain_s
-        best = max(best, ((1.0 + share * hoped) * bucket.plain_s / took, each.num_drafts))
+        took = bucket.draft_s + share * each.step_s + (1.0 - share) * bucket.baseline_s
+        best = max(best, ((1.0 + share * hoped) * bucket.baseline_s / took, each.num_drafts))
     return {"code": "estimate_fewer", "num_drafts": best[1], "speedup": best[0]} if best[1] else None
 
 

@@ -10,10 +10,21 @@ import { attempt } from "./toast.js";
 
 /** engine: () => id or null. {element, refresh(), destroy()} */
 export function createSelftestPane(engine) {
-  const result = h("div", { class: "pz-stack", "aria-live": "polite" }, h("p", { class: "pz-hint" }, t("spec_loading")));
+  const result = h(
+    "div",
+    { class: "pz-stack", "aria-live": "polite" },
+    h("p", { class: "pz-hint" }, t("spec_loading")),
+  );
   const progress = h("div", {});
   const run = button(t("selftest_run"), start, { iconName: "play" });
-  const element = h("div", { class: "pz-stack" }, h("p", { class: "pz-hint" }, t("selftest_text")), progress, result, h("div", { class: "pz-actions" }, run));
+  const element = h(
+    "div",
+    { class: "pz-stack" },
+    h("p", { class: "pz-hint" }, t("selftest_text")),
+    progress,
+    result,
+    h("div", { class: "pz-actions" }, run),
+  );
   let job = null;
   let ended = null; // the job whose end was looked at
   let gone = false;
@@ -29,7 +40,12 @@ export function createSelftestPane(engine) {
   function follow() {
     const found = allJobs().find((each) => each.id === job);
     const running = found !== undefined && isRunning(found);
-    fill(progress, found && (running || found.state !== "succeeded") ? jobLine(found, () => attempt(() => api.cancelJob(found.id))) : null);
+    fill(
+      progress,
+      found && (running || found.state !== "succeeded")
+        ? jobLine(found, () => attempt(() => api.cancelJob(found.id)))
+        : null,
+    );
     if (found === undefined || running || ended === job) return;
     ended = job;
     refresh();

@@ -10,8 +10,14 @@ const RULES = ["match", "rejection"];
 
 /** {element, update(verdict)}; engine: () => id; changed: to be called when the server has taken a change. */
 export function createControls(engine, changed) {
-  const toggle = button("", () => change({ enabled: !shown.enabled }), { class: "pz-button pz-secondary pz-spec-toggle" });
-  const count = h("select", { class: "pz-field", id: "pz-spec-k", onchange: () => change({ num_speculative_tokens: Number(count.value) }) });
+  const toggle = button("", () => change({ enabled: !shown.enabled }), {
+    class: "pz-button pz-secondary pz-spec-toggle",
+  });
+  const count = h("select", {
+    class: "pz-field",
+    id: "pz-spec-k",
+    onchange: () => change({ num_speculative_tokens: Number(count.value) }),
+  });
   const rule = h(
     "select",
     { class: "pz-field", id: "pz-spec-rule", onchange: () => change({ rule: rule.value }) },
@@ -24,8 +30,22 @@ export function createControls(engine, changed) {
     "div",
     { class: "pz-spec-switches" },
     h("div", { class: "pz-spec-control" }, h("span", { class: "pz-label" }, t("speculation")), toggle),
-    h("div", { class: "pz-spec-control" }, h("label", { class: "pz-label", for: "pz-spec-k", title: t("num_speculative_tokens_hint") }, t("num_speculative_tokens")), count),
-    h("div", { class: "pz-spec-control" }, h("label", { class: "pz-label", for: "pz-spec-rule", title: t("speculation_rule_hint") }, t("speculation_rule")), rule),
+    h(
+      "div",
+      { class: "pz-spec-control" },
+      h(
+        "label",
+        { class: "pz-label", for: "pz-spec-k", title: t("num_speculative_tokens_hint") },
+        t("num_speculative_tokens"),
+      ),
+      count,
+    ),
+    h(
+      "div",
+      { class: "pz-spec-control" },
+      h("label", { class: "pz-label", for: "pz-spec-rule", title: t("speculation_rule_hint") }, t("speculation_rule")),
+      rule,
+    ),
     h("div", { class: "pz-spec-control" }, h("span", { class: "pz-label" }, t("spec_past")), clear),
   );
   let shown = null;
@@ -53,7 +73,11 @@ export function createControls(engine, changed) {
     setText(toggle.lastChild, t(verdict.enabled ? "spec_switch_off" : "spec_switch_on"));
     toggle.setAttribute("aria-pressed", String(verdict.enabled));
     const most = verdict.max_num_speculative_tokens;
-    if (count.options.length !== most) fill(count, [...Array(most).keys()].map((k) => h("option", { value: k + 1 }, number(k + 1))));
+    if (count.options.length !== most)
+      fill(
+        count,
+        [...Array(most).keys()].map((k) => h("option", { value: k + 1 }, number(k + 1))),
+      );
     if (document.activeElement !== count) count.value = verdict.num_speculative_tokens;
     if (document.activeElement !== rule) rule.value = verdict.rule;
     setText(state, stateText(verdict));

@@ -41,7 +41,11 @@ function bar(part, whole, kind) {
   return h(
     "div",
     { class: "pz-spec-bar" },
-    h("span", { class: "pz-spec-bar-track" }, h("span", { class: `pz-spec-bar-fill pz-spec-bar-${kind}`, style: { width: `${100 * share}%` } })),
+    h(
+      "span",
+      { class: "pz-spec-bar-track" },
+      h("span", { class: `pz-spec-bar-fill pz-spec-bar-${kind}`, style: { width: `${100 * share}%` } }),
+    ),
     h("span", { class: "pz-figure" }, whole ? percent(part, whole) : "–"),
     h("span", { class: "pz-hint pz-figure" }, `${number(part)} / ${number(whole)}`),
   );
@@ -49,7 +53,12 @@ function bar(part, whole, kind) {
 
 /** {element, draw(window), destroy()}: accepted / drafted of each place over the shared range. */
 export function createPlaceStrip() {
-  const canvas = h("canvas", { class: "pz-spec-strip-canvas", role: "img", "aria-label": t("spec_strip_label"), tabindex: 0 });
+  const canvas = h("canvas", {
+    class: "pz-spec-strip-canvas",
+    role: "img",
+    "aria-label": t("spec_strip_label"),
+    tabindex: 0,
+  });
   const note = h("p", { class: "pz-hint pz-figure pz-spec-strip-note" });
   const empty = h("p", { class: "pz-empty", hidden: true }, t("spec_nothing_drafted"));
   const twin = h("div", {});
@@ -100,11 +109,15 @@ const stretchText = ({ from, to, places }, only) =>
   t("spec_strip_at", {
     from: clock(from),
     to: clock(to),
-    places: places
-      .map(({ drafted, accepted }, place) => [place, drafted ? `${place + 1}: ${percent(accepted, drafted)} (${number(accepted)} / ${number(drafted)})` : null])
-      .filter(([place, text]) => text && (only === null || place === only || !places[only]?.drafted))
-      .map(([, text]) => text)
-      .join(" · ") || t("spec_nothing_drafted"),
+    places:
+      places
+        .map(({ drafted, accepted }, place) => [
+          place,
+          drafted ? `${place + 1}: ${percent(accepted, drafted)} (${number(accepted)} / ${number(drafted)})` : null,
+        ])
+        .filter(([place, text]) => text && (only === null || place === only || !places[only]?.drafted))
+        .map(([, text]) => text)
+        .join(" · ") || t("spec_nothing_drafted"),
   });
 
 function drawStrip(canvas, bins, at) {
@@ -139,10 +152,15 @@ function drawStrip(canvas, bins, at) {
 function stripTable(bins) {
   const used = bins.filter(({ places }) => places.some(({ drafted }) => drafted > 0)).slice(-20);
   const count = Math.max(...used.map(({ places }) => places.length), 0);
-  const heads = [{ text: t("spec_col_time") }, ...[...Array(count).keys()].map((place) => ({ text: number(place + 1) }))];
+  const heads = [
+    { text: t("spec_col_time") },
+    ...[...Array(count).keys()].map((place) => ({ text: number(place + 1) })),
+  ];
   const rows = used.map(({ from, places }) => [
     clock(from),
-    ...places.map(({ drafted, accepted }) => (drafted ? `${percent(accepted, drafted)} (${number(accepted)} / ${number(drafted)})` : "–")),
+    ...places.map(({ drafted, accepted }) =>
+      drafted ? `${percent(accepted, drafted)} (${number(accepted)} / ${number(drafted)})` : "–",
+    ),
   ]);
   return dataTable(heads, rows, t("spec_strip_caption"));
 }

@@ -23,7 +23,8 @@ export const COLUMNS = [
 
 const ratio = (part, whole, change) => whole.map((all, i) => (all && part[i] !== null ? change(part[i] / all) : null));
 const constant = (window, value) => window.t.map(() => value);
-const growth = (values) => values.map((value, i) => (i && value !== null && values[i - 1] !== null ? value - values[i - 1] : null));
+const growth = (values) =>
+  values.map((value, i) => (i && value !== null && values[i - 1] !== null ? value - values[i - 1] : null));
 
 function perDraft(window, name) {
   return ratio(growth(window.get(name)), growth(window.get("drafts_total")), (seconds) => 1e3 * seconds);
@@ -41,8 +42,22 @@ export const PLOTS = {
         width: 2.25,
         values: (w) => ratio(w.get("accepted_tokens_per_s"), w.get("drafted_tokens_per_s"), (share) => 100 * share),
       },
-      { key: "low", hue: "error", dash: "dash", width: 1, values: (w) => constant(w, LOW_ACCEPTANCE), area: [0, LOW_ACCEPTANCE] },
-      { key: "good", hue: "ok", dash: "dot", width: 1, values: (w) => constant(w, GOOD_ACCEPTANCE[0]), area: GOOD_ACCEPTANCE },
+      {
+        key: "low",
+        hue: "error",
+        dash: "dash",
+        width: 1,
+        values: (w) => constant(w, LOW_ACCEPTANCE),
+        area: [0, LOW_ACCEPTANCE],
+      },
+      {
+        key: "good",
+        hue: "ok",
+        dash: "dot",
+        width: 1,
+        values: (w) => constant(w, GOOD_ACCEPTANCE[0]),
+        area: GOOD_ACCEPTANCE,
+      },
     ],
   },
   tokens: {
@@ -88,7 +103,10 @@ export const areaOf = (line, window) => line.area && line.area.map((edge) => con
 /** Drafted and accepted of each place over `bins` stretches: [{from, to, places: [{drafted, accepted}]}]. */
 export function placesOverTime(window, bins) {
   const used = places.filter((place) => window.get(position("drafted", place)).some((value) => value));
-  const grown = used.map((place) => [growth(window.get(position("drafted", place))), growth(window.get(position("accepted", place)))]);
+  const grown = used.map((place) => [
+    growth(window.get(position("drafted", place))),
+    growth(window.get(position("accepted", place))),
+  ]);
   const size = Math.max(1, Math.ceil(window.t.length / bins));
   const found = [];
   for (let start = 0; start < window.t.length; start += size) {

@@ -55,7 +55,12 @@ export function mount(element, tab) {
       { class: "pz-spec-tab" },
       verdict.element,
       card("controls", controls.element),
-      h("div", { class: "pz-plots" }, plots.map((plot) => plot.element), card("strip", strip.element)),
+      h(
+        "div",
+        { class: "pz-plots" },
+        plots.map((plot) => plot.element),
+        card("strip", strip.element),
+      ),
       card("places", bars.element),
       card("proposers", proposers),
       card("selftest", selftest.element),
@@ -84,9 +89,17 @@ const card = (name, ...body) =>
 
 function plotCard(name, spec) {
   const title = t(`spec_plot_${name}`);
-  const definition = t(`spec_plot_${name}_definition`, { low: LOW_ACCEPTANCE, from: GOOD_ACCEPTANCE[0], to: GOOD_ACCEPTANCE[1] });
+  const definition = t(`spec_plot_${name}_definition`, {
+    low: LOW_ACCEPTANCE,
+    from: GOOD_ACCEPTANCE[0],
+    to: GOOD_ACCEPTANCE[1],
+  });
   const names = spec.lines.map((line) => t(`spec_line_${line.key}`));
-  const plot = createPlot({ title, unit: spec.unit, series: spec.lines.map((line, i) => ({ ...line, name: names[i] })) });
+  const plot = createPlot({
+    title,
+    unit: spec.unit,
+    series: spec.lines.map((line, i) => ({ ...line, name: names[i] })),
+  });
   const now = h("strong", { class: "pz-figure pz-plot-now", dataset: { plot: `spec_${name}` } }, "–");
   const twin = h("div", {});
   const details = h("details", { class: "pz-spec-details" }, h("summary", {}, t("spec_as_table")), twin);
@@ -121,6 +134,8 @@ function twinTable(title, names, spec, times, columns) {
   const told = spec.lines.map((line, i) => ({ line, i })).filter(({ line }) => !line.area && line.key !== "one");
   const known = times.map((_, at) => at).filter((at) => told.some(({ i }) => columns[i][at] !== null));
   const heads = [{ text: t("spec_col_time") }, ...told.map(({ i }) => ({ text: names[i] }))];
-  const rows = known.slice(-TABLE_ROWS).map((at) => [clock(times[at]), ...told.map(({ i }) => shown(columns[i][at], spec))]);
+  const rows = known
+    .slice(-TABLE_ROWS)
+    .map((at) => [clock(times[at]), ...told.map(({ i }) => shown(columns[i][at], spec))]);
   return rows.length ? dataTable(heads, rows, title) : h("p", { class: "pz-empty" }, t("spec_nothing_drafted"));
 }

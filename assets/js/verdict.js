@@ -29,7 +29,7 @@ export function mountVerdict(element, { compact = false } = {}) {
 /** {element, update({verdict, error})}, for those who have the verdict already. */
 export function createVerdict({ compact = false } = {}) {
   const dial = createDial();
-  const chip = h("span", { class: "pz-chip pz-spec-chip", role: "status" });
+  const chip = h("span", { class: "pz-chip pz-spec-state", role: "status" });
   const answer = h("p", { class: "pz-spec-answer" });
   const reason = h("p", { class: "pz-hint" });
   const advice = h("ul", { class: "pz-spec-advice" });
@@ -40,9 +40,19 @@ export function createVerdict({ compact = false } = {}) {
   const element = h(
     "section",
     { class: `pz-card pz-spec-verdict${compact ? " pz-spec-compact" : ""}`, "data-state": "loading" },
-    h("div", { class: "pz-row" }, h("h2", { class: "pz-grow", title: t("spec_verdict_definition") }, t("spec_verdict")), chip),
+    h(
+      "div",
+      { class: "pz-row" },
+      h("h2", { class: "pz-grow", title: t("spec_verdict_definition") }, t("spec_verdict")),
+      chip,
+    ),
     problem,
-    h("div", { class: "pz-spec-body" }, dial.element, h("div", { class: "pz-spec-words" }, answer, reason, advice, facts, more)),
+    h(
+      "div",
+      { class: "pz-spec-body" },
+      dial.element,
+      h("div", { class: "pz-spec-words" }, answer, reason, advice, facts, more),
+    ),
     whole,
   );
   let tables = "";
@@ -94,7 +104,10 @@ function factsText(verdict) {
     steps: number(steps),
     n: number(plain_steps),
   };
-  const baseline = plain_at === null ? t("spec_no_baseline") : t("spec_baseline", { ...shown, age: ageText(plain_at, now), at: clock(plain_at) });
+  const baseline =
+    plain_at === null
+      ? t("spec_no_baseline")
+      : t("spec_baseline", { ...shown, age: ageText(plain_at, now), at: clock(plain_at) });
   return `${t("spec_times", shown)} ${baseline}`;
 }
 

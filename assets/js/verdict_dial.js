@@ -22,7 +22,10 @@ const point = (share, radius = RADIUS) => {
 
 function arc(from, to, kind) {
   const [[x0, y0], [x1, y1]] = [point(from), point(to)];
-  return s("path", { class: `pz-dial-arc pz-dial-${kind}`, d: `M ${x0} ${y0} A ${RADIUS} ${RADIUS} 0 0 1 ${x1} ${y1}` });
+  return s("path", {
+    class: `pz-dial-arc pz-dial-${kind}`,
+    d: `M ${x0} ${y0} A ${RADIUS} ${RADIUS} 0 0 1 ${x1} ${y1}`,
+  });
 }
 
 function tick(share, inner, outer, kind) {
@@ -71,15 +74,26 @@ function drawing(accepted, breakEven, middle) {
   }
   svg.append(
     s("text", { class: "pz-dial-end", x: X - RADIUS, y: Y + 16, "text-anchor": "middle" }, number(0)),
-    s("text", { class: "pz-dial-end", x: X + RADIUS, y: Y + 16, "text-anchor": "middle" }, number(top, top < 1 ? 1 : 0)),
+    s(
+      "text",
+      { class: "pz-dial-end", x: X + RADIUS, y: Y + 16, "text-anchor": "middle" },
+      number(top, top < 1 ? 1 : 0),
+    ),
   );
   if (accepted !== null) {
     const at = share(accepted);
-    svg.append(tick(at, RADIUS - 26, RADIUS + 7, "needle"), s("circle", { class: "pz-dial-knob", cx: point(at, RADIUS - 26)[0], cy: point(at, RADIUS - 26)[1], r: 4 }));
+    svg.append(
+      tick(at, RADIUS - 26, RADIUS + 7, "needle"),
+      s("circle", { class: "pz-dial-knob", cx: point(at, RADIUS - 26)[0], cy: point(at, RADIUS - 26)[1], r: 4 }),
+    );
   }
   svg.append(
     s("text", { class: "pz-dial-middle", x: X, y: Y - 22, "text-anchor": "middle" }, middle),
-    s("text", { class: "pz-dial-under", x: X, y: Y - 2, "text-anchor": "middle" }, accepted === null ? "" : `a ${number(accepted, 2)}`),
+    s(
+      "text",
+      { class: "pz-dial-under", x: X, y: Y - 2, "text-anchor": "middle" },
+      accepted === null ? "" : `a ${number(accepted, 2)}`,
+    ),
   );
   return svg;
 }

@@ -32,7 +32,11 @@ export function dataTable(heads, rows, caption) {
 export function bucketTable(verdict) {
   if (!verdict.buckets.length) return h("p", { class: "pz-empty" }, t("spec_no_buckets"));
   const heads = HEADS.map((name) => ({ text: t(`spec_col_${name}`), definition: t(`spec_col_${name}_definition`) }));
-  return dataTable(heads, verdict.buckets.map((bucket) => cells(bucket, verdict.now)), t("spec_by_bucket"));
+  return dataTable(
+    heads,
+    verdict.buckets.map((bucket) => cells(bucket, verdict.now)),
+    t("spec_by_bucket"),
+  );
 }
 
 function cells(bucket, now) {
@@ -40,7 +44,11 @@ function cells(bucket, now) {
   return [
     spanText(bucket.requests_from, bucket.requests_to),
     spanText(bucket.context_from, bucket.context_to),
-    h("span", { class: "pz-spec-word", "data-state": bucket.state, title: reasonText(bucket) || null }, stateWord(bucket.state)),
+    h(
+      "span",
+      { class: "pz-spec-word", "data-state": bucket.state, title: reasonText(bucket) || null },
+      stateWord(bucket.state),
+    ),
     h("span", {}, times(bucket.speedup), interval && h("span", { class: "pz-hint" }, ` ${interval}`)),
     decimal(bucket.accepted_per_step),
     decimal(bucket.break_even),
@@ -48,7 +56,11 @@ function cells(bucket, now) {
       "span",
       {},
       milliseconds(bucket.plain_ms),
-      h("span", { class: "pz-hint" }, ` ${t("spec_plain_note", { n: number(bucket.plain_steps), age: ageText(bucket.plain_at, now) })}`),
+      h(
+        "span",
+        { class: "pz-hint" },
+        ` ${t("spec_plain_note", { n: number(bucket.plain_steps), age: ageText(bucket.plain_at, now) })}`,
+      ),
     ),
     milliseconds(bucket.draft_ms),
     milliseconds(bucket.verify_ms),

@@ -23,7 +23,8 @@ export function reasonText({ reason, proposer }) {
   return filled(`spec_reason_${reason.code}`, { ...reason, proposer }, reason.text ?? reason.code);
 }
 
-export const adviceTexts = (verdict) => verdict.advice.map((each) => filled(`spec_advice_${each.code}`, each, each.code));
+export const adviceTexts = (verdict) =>
+  verdict.advice.map((each) => filled(`spec_advice_${each.code}`, each, each.code));
 
 function filled(key, values, otherwise) {
   const text = word("spec", key.slice("spec_".length));
@@ -43,7 +44,11 @@ function filled(key, values, otherwise) {
 
 /** "1", "2", "5 to 8". */
 export const spanText = (from, to) =>
-  to === null ? t("spec_from", { from: number(from) }) : from === to ? number(from) : t("spec_span", { from: number(from), to: number(to) });
+  to === null
+    ? t("spec_from", { from: number(from) })
+    : from === to
+      ? number(from)
+      : t("spec_span", { from: number(from), to: number(to) });
 
 export const milliseconds = (value) => (value === null ? "–" : `${number(value, value < 10 ? 2 : 1)} ms`);
 

@@ -164,8 +164,10 @@ class CostBucket:
     """What turns took in which everybody decoded, by requests and by tokens of a request (context_to: not reached;
     0: open). Means of the last turns in whole blocks; variances are those between the means of blocks.
 
-    plain_*: of steps without drafts. The others: of turns in which drafts were allowed, whether or not any was made:
-    accepted and drafted tokens of a request, step_s of the step, draft_s of drafting; time is step_s + draft_s.
+    plain_*: of steps without drafts, in the time of the other turns; plain_variance: from differences of blocks that
+    follow each other, so that a drift, which all turns share, does not count. The others: of turns in which drafts were
+    allowed, whether or not any was made. baseline_s: what a plain step took at that moment; worth_s: (1 + accepted of a
+    request) times that; step_s of the step, draft_s of drafting, time: both. drafted: tokens of a request.
     plain_t_s, t_s: when the last one was, in seconds since the epoch.
     """
 
@@ -180,11 +182,12 @@ class CostBucket:
     plain_t_s: float = 0.0
     steps: int = 0
     blocks: int = 0
-    accepted: float = 0.0
+    baseline_s: float = 0.0
+    worth_s: float = 0.0
     drafted: float = 0.0
     step_s: float = 0.0
     draft_s: float = 0.0
-    accepted_variance: float = 0.0
+    worth_variance: float = 0.0
     time_variance: float = 0.0
     covariance: float = 0.0
     t_s: float = 0.0

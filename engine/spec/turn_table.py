@@ -3,6 +3,7 @@
 Owns the windows of measured turns, their blocks, and the wish for a plain step where none was seen for long. Knows
 nothing of tokens, proposers or decisions, and is not asked by the controller. Turns follow each other and are alike
 for one reason, so spreads are taken between blocks of turns (batch means), never between single ones.
+The speed of a machine drifts, so a turn's tokens are valued at what plain steps took about then.
 Invariants: only turns in which everybody decoded are here; the first turn of a size is left out, since it may hold the
 recording of a step; a window forgets its oldest block, so that what stands here is of late.
 """
@@ -13,13 +14,16 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from engine.core.speculation import CostBucket, DraftsCost
 from engine.spec.costs import size_class
 
 BLOCK, BLOCKS = 20, 50  # turns of a block, blocks of a window: the last 1,000 turns of a bucket
-PLAIN_BLOCK, PLAIN_BLOCKS = 4, 50
+PLAIN_BLOCK, PLAIN_BLOCKS = 4, 250
 ENOUGH_PLAIN = 12  # plain steps of a bucket, before it is content with few more
+HICCUP = 10.0  # times a plain step for each row of a request: such turns are left out
+LOCAL = 16  # plain steps that speak of what one takes at the moment
 PLAIN_EVERY, FIRST_PLAIN_EVERY = 128, 16  # turns without a plain step after which one is wished for
 MEMORY = 500  # turns that a mean by drafts is of, about
 CONTEXT_EDGES = (0, 512, 2048, 8192, 32768)  # tokens of a request
@@ -91,10 +95,23 @@ class _Bucket:
     plain: Window = field(default_factory=lambda: Window(PLAIN_BLOCK, PLAIN_BLOCKS))
     plain_t_s: float = 0.0
     plain_seen: int = 0
+    baseline_s: float = 0.0  # of late; 0.0: unknown
     since_plain: int = 0
     drafting: Window = field(default_factory=lambda: Window(BLOCK, BLOCKS))
     t_s: float = 0.0
     by_drafts: dict[int, _ByDrafts] = field(default_factory=dict)
+
+    def add_plain(self, t_s: float, step_s: float) -> None:
+        self.plain.add(step_s, t_s)
+        self.plain_t_s = t_s
+        self.plain_seen += 1
+        self.baseline_s += max(1.0 / self.plain_seen, 1.0 / LOCAL) * (step_s - self.baseline_s)
+
+    def is_hiccup(self, turn: MeasuredTurn) -> bool:
+        """Whether the machine must have done something else meanwhile. No tighter for one kind of turns than for the
+        other, or one of them would look fast."""
+        most = HICCUP * self.baseline_s * (1.0 + turn.drafted / turn.num_requests)
+        return self.plain_seen >= ENOUGH_PLAIN and turn.step_s + turn.draft_s > most
 
     def clear(self) -> None:
         """All but the plain steps."""
@@ -119,18 +136,22 @@ class TurnTable:
             return
         bucket = self._buckets.setdefault(_key(turn.num_requests, turn.context), _Bucket())
         self._changed = True
+        if bucket.is_hiccup(turn):
+            return
+        baseline_s = bucket.baseline_s  # as it is known without this turn
         if turn.drafted:
             bucket.since_plain += 1
         else:
-            bucket.plain.add(turn.step_s)
-            bucket.plain_t_s = turn.t_s
-            bucket.plain_seen += 1
+            bucket.add_plain(turn.t_s, turn.step_s)
             bucket.since_plain = 0
         if not turn.drafts_allowed or turn.forced:
             return
         accepted = turn.accepted / turn.num_requests
-        bucket.drafting.add(accepted, turn.step_s + turn.draft_s, turn.draft_s, turn.drafted / turn.num_requests)
-        bucket.t_s = turn.t_s
+        if baseline_s:
+            worth_s, time_s = (1.0 + accepted) * baseline_s, turn.step_s + turn.draft_s
+            drafted = turn.drafted / turn.num_requests
+            bucket.drafting.add(worth_s, time_s, turn.draft_s, drafted, baseline_s, turn.t_s)
+            bucket.t_s = turn.t_s
         drafts = math.ceil(turn.drafted / turn.num_requests)
         bucket.by_drafts.setdefault(drafts, _ByDrafts()).add(turn.step_s, accepted)
 
@@ -168,36 +189,42 @@ def _key(num_requests: int, context: int) -> tuple[int, int]:
 
 
 def _report(size: int, context: int, bucket: _Bucket) -> CostBucket:
-    plain, drafting = bucket.plain, bucket.drafting
-    plain_s = plain.column(0)
-    columns = [drafting.column(index) for index in range(4)]
-    accepted, turn_s = columns[0], columns[1]
-    means = [_mean(column) for column in columns]
+    drafting = bucket.drafting
+    worth_s, time_s, draft_s, drafted, baseline_s, moments = [drafting.column(index) for index in range(6)]
+    plain_s = _plain_since(bucket, moments[0] if moments else 0.0)
     return CostBucket(
         requests_from=(1 << size >> 1) + 1 if size else 1,
         requests_to=1 << size,
         context_from=CONTEXT_EDGES[context],
         context_to=CONTEXT_EDGES[context + 1] if context + 1 < len(CONTEXT_EDGES) else 0,
-        plain_steps=plain.turns,
-        plain_blocks=len(plain.blocks),
+        plain_steps=len(plain_s) * PLAIN_BLOCK,
+        plain_blocks=len(plain_s),
         plain_s=_mean(plain_s),
-        plain_variance=_covariance(plain_s, plain_s),
+        plain_variance=_short_variance(plain_s),
         plain_t_s=bucket.plain_t_s,
         steps=drafting.turns,
         blocks=len(drafting.blocks),
-        accepted=means[0],
-        drafted=means[3],
-        step_s=means[1] - means[2],
-        draft_s=means[2],
-        accepted_variance=_covariance(accepted, accepted),
-        time_variance=_covariance(turn_s, turn_s),
-        covariance=_covariance(accepted, turn_s),
+        baseline_s=_mean(baseline_s),
+        worth_s=_mean(worth_s),
+        drafted=_mean(drafted),
+        step_s=_mean(time_s) - _mean(draft_s),
+        draft_s=_mean(draft_s),
+        worth_variance=_covariance(worth_s, worth_s),
+        time_variance=_covariance(time_s, time_s),
+        covariance=_covariance(worth_s, time_s),
         t_s=bucket.t_s,
         by_drafts=[
             DraftsCost(drafts, each.turns, each.step_s, each.accepted)
             for drafts, each in sorted(bucket.by_drafts.items())
         ],
     )
+
+
+def _plain_since(bucket: _Bucket, t_s: float) -> list[float]:
+    """The blocks of plain steps since then; where these are few, the last ones."""
+    blocks = list(bucket.plain.blocks)
+    since = sum(block[1] >= t_s for block in blocks)
+    return [block[0] for block in blocks[-max(since, ENOUGH_PLAIN // PLAIN_BLOCK) :]]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -210,3 +237,10 @@ def _covariance(ones: Sequence[float], others: Sequence[float]) -> float:
         return 0.0
     one, other = _mean(ones), _mean(others)
     return sum((x - one) * (y - other) for x, y in zip(ones, others, strict=True)) / (len(ones) - 1)
+
+
+def _short_variance(values: Sequence[float]) -> float:
+    """From the differences of neighbours (von Neumann); 0.0 for fewer than two."""
+    if len(values) < 2:
+        return 0.0
+    return sum((after - before) ** 2 for before, after in pairwise(values)) / (2 * (len(values) - 1))

@@ -40,7 +40,7 @@ def test_the_interval_is_that_of_block_means_with_students_t() -> None:
     assert found is not None
     reach = 2.093 * 0.1 / math.sqrt(20) * 10 / 13  # 2.093: Student's t, 97.5 %, 19 degrees of freedom
     assert (found.low, found.high) == pytest.approx((1.5 - reach, 1.5 + reach), rel=1e-4)
-    plain = replace(quiet, accepted_variance=0.0, plain_variance=1e-6)  # 10 blocks, 1 ms apart: 3.2 % of P
+    plain = replace(quiet, worth_variance=0.0, plain_variance=1e-6)  # 10 blocks, 1 ms apart: 3.2 % of P
     found = speedup_of([plain])
     assert found is not None
     reach = 2.262 * 1.95 * 0.001 / math.sqrt(10) / 0.013  # 9 degrees of freedom
@@ -49,7 +49,7 @@ def test_the_interval_is_that_of_block_means_with_students_t() -> None:
 
 def test_what_varies_together_cancels() -> None:
     """Steps that take longer exactly where more is accepted leave the ratio as it is."""
-    together = replace(bucket(NOW, 0.3), plain_variance=0.0, time_variance=(0.1 * 0.010) ** 2, covariance=0.1**2 * 0.01)
+    together = replace(bucket(NOW, 0.3), plain_variance=0.0, time_variance=0.001**2, covariance=0.001**2)
     found = speedup_of([together])
     assert found is not None
     assert found.high - found.low == pytest.approx(0.0, abs=1e-9)

@@ -124,9 +124,9 @@ def test_every_figure_of_the_verdict_is_the_servers(client: Client, tab: Tab) ->
 
 
 def test_every_figure_over_time_is_a_sampled_one(client: Client, tab: Tab) -> None:
-    asking = threading.Thread(target=lambda: ask(client, "DRAFT SLOW", max_tokens=130))
-    asking.start()
     page = mount(tab)
+    asking = threading.Thread(target=lambda: ask(client, "DRAFT SLOW ENDLESS", max_tokens=300))
+    asking.start()
     now = page.locator("[data-plot=spec_acceptance]")
     client.until(lambda: page.evaluate("window.redraw()") or now.inner_text() == "67 %")
     columns = json.loads(page.evaluate("JSON.stringify(window.samples.columns)"))

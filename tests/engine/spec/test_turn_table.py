@@ -28,12 +28,13 @@ def test_means_are_of_whole_blocks_and_variances_between_them() -> None:
     assert (bucket.requests_from, bucket.requests_to, bucket.context_from, bucket.context_to) == (1, 1, 0, 512)
     assert (bucket.plain_steps, bucket.plain_blocks, bucket.plain_t_s) == (8, 2, 100.0)
     assert (bucket.plain_s, bucket.plain_variance) == (pytest.approx(0.010), pytest.approx(0.0))
+    assert bucket.baseline_s == pytest.approx(0.010)
     assert (bucket.steps, bucket.blocks, bucket.t_s) == (2 * BLOCK, 2, 200.0)
-    assert (bucket.accepted, bucket.drafted) == (pytest.approx(2.0), pytest.approx(4.0))
+    assert (bucket.worth_s, bucket.drafted) == (pytest.approx(0.030), pytest.approx(4.0))
     assert (bucket.step_s, bucket.draft_s) == (pytest.approx(0.013), pytest.approx(0.001))
-    assert bucket.accepted_variance == pytest.approx(2.0)
+    assert bucket.worth_variance == pytest.approx(0.020**2 / 2)
     assert bucket.time_variance == pytest.approx(0.002**2 / 2)
-    assert bucket.covariance == pytest.approx(2.0 * 0.002 / 2)
+    assert bucket.covariance == pytest.approx(0.020 * 0.002 / 2)
     (by_four,) = bucket.by_drafts
     assert (by_four.num_drafts, by_four.steps) == (4, 3 * BLOCK - 1)
 
@@ -60,12 +61,41 @@ def test_forced_turns_and_those_without_leave_to_draft_are_no_evidence_of_what_p
 
 
 def test_the_oldest_block_is_forgotten_and_a_change_forgets_all_but_plain_steps() -> None:
-    table = table_of(*[replace(DRAFTING, accepted=4)] * BLOCK, *[DRAFTING] * BLOCK * BLOCKS, *[PLAIN] * 4)
+    lucky = replace(DRAFTING, accepted=4)
+    table = table_of(*[PLAIN] * 4, *[lucky] * BLOCK, *[DRAFTING] * BLOCK * BLOCKS)
     (bucket,) = table.report()
-    assert (bucket.steps, bucket.accepted) == (BLOCK * BLOCKS, pytest.approx(1.0))
+    assert (bucket.steps, bucket.worth_s) == (BLOCK * BLOCKS, pytest.approx(0.020))
     table.clear()
     (bucket,) = table.report()
     assert (bucket.steps, bucket.by_drafts, bucket.plain_steps) == (0, [], 4)
+
+
+def test_tokens_are_valued_at_what_plain_steps_took_at_the_time() -> None:
+    """The machine is half as fast later on: worth and time double together, and the baseline with them."""
+    early = [PLAIN] * 40 + [DRAFTING] * BLOCK
+    slow = replace(DRAFTING, step_s=0.024, draft_s=0.002, t_s=400.0)
+    late = [replace(PLAIN, step_s=0.020, t_s=300.0)] * 120 + [slow] * BLOCK
+    (bucket,) = table_of(*early, *late).report()
+    assert bucket.baseline_s == pytest.approx(0.015, rel=0.001)
+    assert bucket.worth_s / (bucket.step_s + bucket.draft_s) == pytest.approx(2 * 0.010 / 0.013, rel=0.001)
+    assert bucket.worth_variance == pytest.approx((0.020 / 0.013) ** 2 * bucket.time_variance, rel=0.01)
+    assert bucket.plain_steps == 120, "the plain steps since the first of these turns"
+    assert bucket.plain_variance == pytest.approx(0.0), "none of it is short-lived"
+
+
+def test_what_stops_the_machine_is_left_out_of_both_kinds_of_turns() -> None:
+    stopped, slow = replace(PLAIN, step_s=0.2), replace(PLAIN, step_s=0.05)
+    (bucket,) = table_of(*[PLAIN] * 40, *[stopped] * 4, *[DRAFTING] * BLOCK, replace(DRAFTING, step_s=0.6)).report()
+    assert (bucket.plain_steps, bucket.baseline_s) == (12, pytest.approx(0.010))
+    assert (bucket.steps, bucket.by_drafts[0].steps) == (BLOCK, BLOCK)
+    (bucket,) = table_of(*[PLAIN] * 40, *[slow] * 4, *[DRAFTING] * BLOCK).report()
+    assert bucket.plain_s == pytest.approx((8 * 0.010 + 4 * 0.050) / 12)
+
+
+def test_turns_before_the_first_plain_step_have_nothing_to_be_compared_with() -> None:
+    (bucket,) = table_of(*[DRAFTING] * 3 * BLOCK).report()
+    assert (bucket.steps, bucket.baseline_s) == (0, 0.0)
+    assert bucket.by_drafts[0].steps == 3 * BLOCK
 
 
 def test_a_plain_step_is_due_where_none_came_by_itself_and_only_once() -> None:
