@@ -116,8 +116,11 @@ export function mount(element) {
 
   function paint() {
     if (!running) return;
-    shown?.result.destroy();
-    shown = null;
+    if (shown) {
+      shown.result.destroy();
+      shown = null;
+      paintList();
+    }
     const { stage: name, done, total, message } = running;
     const text =
       name === "race_waiting" ? t("race_waiting_for", { n: message }) : name ? word("stage", name) : t("waiting");

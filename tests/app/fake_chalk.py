@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import time
 
+from typing import Any
+
+from engine.core.outputs import RequestOutput
 from engine.core.speculation import VerifiedDraft
+from engine.protocol import StepTrace
 
 # (drafted, accepted) of one step after the other: plain, all right and a bonus, one right of three, none of two
 CYCLE = ((0, 0), (3, 3), (3, 1), (2, 0))
@@ -35,3 +39,30 @@ def chalk_step(
         p=[0.9 if place < accepted else 0.25 for place in range(drafted)],
         q=[0.75] * drafted,
     )
+
+
+def chalk_row(engine: Any, running: Any) -> RequestOutput:
+    """The row of a step of several tokens, as a draft of the text's own tokens gives them, and its trace before it."""
+    request, end = running.request, engine.vocab.eos_token_ids[0]
+    drafts = request.speculation.enabled and engine.speculates and engine.enabled
+    most = (request.speculation.num_speculative_tokens or 8) if drafts else 0
+    room, size = request.sampling.max_tokens - running.sent, len(request.prompt_token_ids)
+    step = chalk_step(request.request_id, size, running.text_ids, end, running.sent, running.turn, most, room)
+    running.turn += 1
+    if request.trace:
+        engine.send(StepTrace([step]))
+    taken = step.token_ids[: step.token_ids.index(end) + 1] if end in step.token_ids else step.token_ids
+    if step.draft_token_ids:
+        for counters in (engine.total, running.counters):
+            counters.observe(len(step.draft_token_ids), min(step.num_accepted, len(taken)))
+    if engine.mode in ("lying", "vague") and drafts and running.sent <= 5 < running.sent + len(taken):
+        taken = [*taken[: 5 - running.sent], taken[5 - running.sent] + 1, *taken[6 - running.sent :]]
+    running.sent += len(taken)
+    engine.generated += len(taken)
+    reason = "stop" if end in taken else "length" if running.sent >= request.sampling.max_tokens else None
+    row = RequestOutput(request.request_id, taken)
+    if reason is not None:
+        del engine.running[request.request_id, running.index]
+        row = engine.last_row(running, taken, reason)
+    told: RequestOutput = engine.with_logprobs(row, running)
+    return told

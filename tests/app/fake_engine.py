@@ -38,7 +38,7 @@ from engine.core.outputs import Logprobs, RequestOutput, RequestSummary, Request
 from engine.core.speculation import DraftCounters
 from engine.vocab import load_vocab
 from tests.app.fake_blocks import FakeBlocks
-from tests.app.fake_chalk import chalk_step
+from tests.app.fake_chalk import chalk_row
 from tests.app.fake_costs import measured_costs
 from tests.app.fake_course import Course
 from tests.app.fake_inspection import fake_inspection
@@ -182,7 +182,7 @@ class FakeEngine:
         running.next_s = now + (0.03 if "SLOW" in running.prompt else 0.0)
         endless = "ENDLESS" in running.prompt or sampling.ignore_eos
         if "CHALK" in running.prompt:
-            return self.chalk(running)
+            return chalk_row(self, running)
         text_ids, scripted = running.text_ids, running.text_ids is not self.text_ids
         token = text_ids[(running.sent + (0 if scripted else running.index)) % len(text_ids)]
         reason = None
@@ -201,31 +201,6 @@ class FakeEngine:
         row = RequestOutput(key[0], [token], index=running.index) if reason is None else None
         row = row or self.last_row(running, [token], reason or "")
         return self.with_logprobs(row, running)
-
-    def chalk(self, running: Running) -> RequestOutput:
-        """A step of several tokens, as a draft of the text's own tokens gives them."""
-        request, end, vocab_ids = running.request, self.vocab.eos_token_ids[0], running.text_ids
-        most = (request.speculation.num_speculative_tokens or 8) if request.speculation.enabled else 0
-        most = most if self.speculates and self.enabled else 0
-        room = request.sampling.max_tokens - running.sent
-        size = len(request.prompt_token_ids)
-        step = chalk_step(request.request_id, size, vocab_ids, end, running.sent, running.turn, most, room)
-        running.turn += 1
-        if request.trace:
-            self.send(protocol.StepTrace([step]))
-        taken = step.token_ids[: step.token_ids.index(end) + 1] if end in step.token_ids else step.token_ids
-        if most and step.draft_token_ids:
-            for counters in (self.total, running.counters):
-                counters.observe(len(step.draft_token_ids), min(step.num_accepted, len(taken)))
-        if self.mode in ("lying", "vague") and most and running.sent <= 5 < running.sent + len(taken):
-            taken = [*taken[: 5 - running.sent], taken[5 - running.sent] + 1, *taken[6 - running.sent :]]
-        running.sent += len(taken)
-        self.generated += len(taken)
-        reason = "stop" if end in taken else "length" if running.sent >= request.sampling.max_tokens else None
-        if reason is None:
-            return self.with_logprobs(RequestOutput(request.request_id, taken), running)
-        del self.running[request.request_id, running.index]
-        return self.with_logprobs(self.last_row(running, taken, reason), running)
 
     def verify(self, running: Running, token: int) -> int:
         """Counts a draft, tells of it where a trace is wanted, and returns the token that comes of it."""
