@@ -56,5 +56,5 @@ def verdict(kind: str, text: str, said: str) -> GrammarVerdict:
     elif kind == "regex":
         message = OF_THE_TRANSLATION.sub("", message)
     elif kind == "json_schema" and (found := IN_SCHEMA.match(message)):
-        path = found[1]
+        path, message = found[1], message[found.end() :].strip()
     return GrammarVerdict(usable=False, message=message, line=line, column=column, path=path)

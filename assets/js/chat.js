@@ -105,8 +105,9 @@ class ChatPage {
       if (event.key === "n") {
         event.preventDefault();
         this.startNew();
-      } else if (event.key === "[" || event.key === "]") this.#stepVersion(event.key === "[" ? -1 : 1, event.target);
+      }
     });
+    document.addEventListener("pz:branch", (event) => this.#stepVersion(event.detail.step, document.activeElement));
     this.list.refresh();
     this.#openFromAddress();
   }

@@ -10,10 +10,6 @@ import { noModel, problem } from "./play_run.js";
 import { createSpans } from "./play_spans.js";
 
 const WAIT_MS = 300;
-const EXAMPLE = [
-  { role: "system", content: "You are brief." },
-  { role: "user", content: "Name a colour." },
-];
 
 export function mount(element) {
   const wait = debounced(WAIT_MS);
@@ -93,7 +89,10 @@ export function mount(element) {
       ),
     ),
   );
-  messages.fill(EXAMPLE);
+  messages.fill([
+    { role: "system", content: t("play_example_system") },
+    { role: "user", content: t("play_example_user") },
+  ]);
   const forget = onPlayEngine(() => render());
   return {
     destroy() {

@@ -163,7 +163,7 @@ def test_an_engines_words_become_a_place() -> None:
     schema = verdict(
         "json_schema", "{}", "guided: json_schema: at /properties/a/not: the keyword 'not' is not supported"
     )
-    assert schema.path == "/properties/a/not"
+    assert (schema.path, schema.message) == ("/properties/a/not", "the keyword 'not' is not supported")
     assert json_fault("[1, 2]") is None
 
 

@@ -101,24 +101,15 @@ def expected_stages(logits: list[float], p: SamplingParams, answer: list[int]) -
     def keep(left: set[int]) -> list[float]:
         return [out[token] if token in left else -math.inf for token in everyone]
 
-    def smallest_set(order: list[int], share: float) -> set[int]:
-        chance, mass, kept = [math.exp(each) for each in logprobs_of(out)], 0.0, set[int]()
-        for token in order:
-            kept.add(token)
-            mass += chance[token]
-            if mass >= share:
-                break
-        return kept
-
     by_score = sorted(everyone, key=lambda token: -out[token])
     out = keep(set(by_score[: p.top_k])) if p.top_k else out
     yield "top_k", list(out)
-    out = keep(smallest_set(by_score, p.top_p)) if p.top_p < 1 else out
+    out = keep(smallest_set(out, by_score, p.top_p)) if p.top_p < 1 else out
     yield "top_p", list(out)
     if p.typical_p < 1:
         known = logprobs_of(out)
         surprise = -sum(math.exp(each) * each for each in known if each > -math.inf)
-        out = keep(smallest_set(sorted(everyone, key=lambda token: abs(-known[token] - surprise)), p.typical_p))
+        out = keep(smallest_set(out, sorted(everyone, key=lambda token: abs(-known[token] - surprise)), p.typical_p))
     yield "typical_p", list(out)
     if p.min_p:
         out = keep({token for token in everyone if out[token] >= max(out) + math.log(p.min_p)})
@@ -128,6 +119,17 @@ def expected_stages(logits: list[float], p: SamplingParams, answer: list[int]) -
         likely = sorted((t for t in everyone if math.exp(known[t]) >= p.xtc_threshold), key=lambda t: out[t])
         out = keep(set(everyone) - set(likely[1:]))
     yield "xtc", list(out)
+
+
+def smallest_set(scores: list[float], order: list[int], share: float) -> set[int]:
+    """The first tokens of the order that together hold the share."""
+    chance, mass, kept = [math.exp(each) for each in logprobs_of(scores)], 0.0, set[int]()
+    for token in order:
+        kept.add(token)
+        mass += chance[token]
+        if mass >= share:
+            break
+    return kept
 
 
 def _repeated(text: list[int], at: int, breakers: set[int]) -> int:
