@@ -103,8 +103,8 @@ class RequestBody(Outgoing):
 
 
 class RequestDetail(Request):
-    """Everything of one request. seed_text: the seed, for readers whose numbers are not exact beyond 53 bits. timeline is
-    null where it was not recorded. trace: its verifications are kept, see /api/requests/{id}/trace. body: its texts,
+    """Everything of one request. seed_text: the seed, for readers whose numbers are not exact beyond 53 bits. timeline
+    is null where it was not recorded. trace: its verifications are kept, see /api/requests/{id}/trace. body: its texts,
     where they were kept; stores_bodies: whether they are at present."""
 
     running: bool

@@ -130,6 +130,7 @@ class Detail {
         h("span", {}, request.model_id),
         h("span", { class: "pz-hint", "aria-live": "polite" }, progressText(request) ?? outcomeText(request)),
       ),
+      promptBar(request.progress),
       request.error ? h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, request.error)) : null,
       h(
         "div",
@@ -141,6 +142,17 @@ class Detail {
     ];
   }
 }
+
+/** How far a prompt is that is being computed. */
+const promptBar = (progress) =>
+  progress?.state === "prefill"
+    ? h("progress", {
+        class: "pz-progress",
+        max: progress.total,
+        value: progress.done,
+        "aria-label": t("req_state_prefill"),
+      })
+    : null;
 
 const card = (part, title, ...content) =>
   h("section", { class: "pz-card pz-req-card", dataset: { part } }, h("h2", {}, title), content);
