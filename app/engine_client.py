@@ -92,12 +92,18 @@ class EngineClient:
         self._usable: deque[Guided] = deque(maxlen=NUM_USABLE_GRAMMARS)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._gone: EngineGone | None = None
+        self.num_submitted = 0  # requests so far: who is asked between two looks is seen to have been
         threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
         threading.Thread(target=self._write, name="engine-writer", daemon=True).start()
 
     @property
     def num_running(self) -> int:
         return len(self._streams)
+
+    @property
+    def running_ids(self) -> list[str]:
+        """The requests that run, oldest first."""
+        return list(self._streams)
 
     @property
     def num_sequences(self) -> int:
@@ -111,6 +117,7 @@ class EngineClient:
         data = encode(request)  # first: a request that cannot be encoded leaves nothing behind
         stream = RequestStream(request.request_id, request.n)
         self._streams[request.request_id] = stream
+        self.num_submitted += 1
         self._outbox.put(data)
         return stream
 
@@ -145,6 +152,13 @@ class EngineClient:
         for each in stream.open if index is None else (index,):
             last = RequestOutput(request_id, [], finish_reason="abort", index=each)
             self._loop.call_later(ABORT_PATIENCE_S, self._deliver, last)
+
+    def abort_all(self) -> int:
+        """End every running request in the engine. Returned: how many there were."""
+        running = list(self._streams)
+        for request_id in running:
+            self.abort(request_id)
+        return len(running)
 
     def send(self, message: ToEngine) -> None:
         self._outbox.put(encode(message))

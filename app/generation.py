@@ -51,13 +51,16 @@ class Generations:
         metrics: Metrics,
         max_waiting: int,
         settings: RequestSettings,
+        follow_trace: Callable[[Generation], None] = lambda generation: None,
     ) -> None:
+        """follow_trace: hears of the start and the end of each request that is traced."""
         self._settings = settings
         self._store = store
         self._hub = hub
         self._recorder = recorder
         self._metrics = metrics
         self._max_waiting_requests = max_waiting
+        self._follow_trace = follow_trace
         self._running: dict[str, Generation] = {}
         self._saves: set[asyncio.Future[Any]] = set()  # rows on their way to the records
         self._ttfts: deque[tuple[float, str, float]] = deque(maxlen=1000)  # (when, engine run, seconds)
@@ -105,6 +108,8 @@ class Generations:
 
     def _changed(self, generation: Generation, change: Change) -> None:
         row = generation.row
+        if generation.message.trace and change == "row":
+            self._follow_trace(generation)
         if row.finished_at is not None:
             self._settle(generation, change)
         else:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.text import IncrementalDetokenizer, ShownSpecials, StopStringMatcher
+from app.text import IncrementalDetokenizer, ShownSpecials, StopStringMatcher, TokenBytes
 from engine.core.outputs import Logprobs, RequestOutput, RequestSummary
 from engine.core.sampling_params import SamplingParams
 from engine.vocab import Vocab
@@ -57,7 +57,8 @@ class SampleText:
         self.summary: RequestSummary | None = None
         self.last_token_id: int | None = None
         self.arrivals: list[tuple[float, int]] = []  # (when, how many) of each row that brought tokens
-        self._detokenizer = IncrementalDetokenizer(ShownSpecials(vocab, shown_specials) if shown_specials else vocab)
+        self.token_bytes: TokenBytes = ShownSpecials(vocab, shown_specials) if shown_specials else vocab
+        self._detokenizer = IncrementalDetokenizer(self.token_bytes)
         self._matcher = StopStringMatcher(stop, include=include_stop)
         self._min_tokens = sampling.min_tokens
         ends = (() if sampling.ignore_eos else vocab.eos_token_ids) + sampling.stop_token_ids
@@ -76,6 +77,11 @@ class SampleText:
     def matched_stop(self) -> str | None:
         """The stop string that ended it."""
         return self._matcher.matched
+
+    @property
+    def num_characters(self) -> int:
+        """Of the text that is out."""
+        return self._num_released
 
     def take(self, row: RequestOutput, index: int) -> Piece:
         """What a row adds. Rows that come after the end only bring the summary."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from app.engine_verdict import NOT_READY, brief
 from app.errors import ApiError
 from app.events import EventLog
 from app.loaded_engine import Engine
@@ -47,8 +48,9 @@ def set_speculation(engine: Engine, change: SetSpeculation) -> None:
         settings.rule = change.rule
 
 
-def speculation_view(engine: Engine) -> dict[str, Any] | None:
-    """What an engine drafts with and how it fares; None before it is ready. Counts are since the load."""
+def speculation_view(engine: Engine, failed: bool = False) -> dict[str, Any] | None:
+    """What an engine drafts with and how it fares; None before it is ready. Counts are since the load. failed: whether
+    a self-test of its pair has."""
     if engine.supervisor.ready is None:
         return None
     ready, stats = engine.supervisor.ready, engine.supervisor.stats
@@ -62,6 +64,7 @@ def speculation_view(engine: Engine) -> dict[str, Any] | None:
         "gain": stats.speculation_gain if stats is not None else None,
         "model_hash": ready.model_hash,
         "drafter_hash": ready.drafter_hash,
+        "verdict": brief(engine, failed),
         "proposers": [proposer_view(each) for each in known.values()],
     }
 
@@ -80,6 +83,7 @@ def proposer_view(stats: ProposerStats) -> dict[str, Any]:
         "mean_acceptance_length": 1 + accepted / drafts if drafts else None,
         "accepted_per_position": list(stats.accepted_per_position_total),
         "drafted_per_position": list(stats.drafted_per_position_total),
+        "verified_per_position": list(stats.judged_per_position_total),
         "draft_s": stats.draft_s_total,
     }
 
@@ -111,23 +115,13 @@ class ProposerWatch:
 
 
 def header_state(engines: list[Engine], failed: Callable[[Engine], bool]) -> dict[str, Any]:
-    """One word on speculation for the header: of the default engine, which comes first.
+    """One word on speculation for the header: of the first engine that is ready.
 
-    failed: whether a self-test has found that an engine's pair does not keep its promise.
+    failed: whether a self-test has found that an engine's pair does not keep its promise. gain: measured, with its 95 %
+    interval low to high; None where there is not enough data. reason: why it is not "pays", "even" or "costs".
     """
     engine = next((each for each in engines if each.supervisor.state == "ready"), None)
     if engine is None:
-        return {"state": "none", "proposer": None, "reason": "no model is loaded", "gain": None}
-    ready, stats = engine.ready, engine.supervisor.stats
-    gain = stats.speculation_gain if stats is not None else None
-    told = {"proposer": ready.speculation, "gain": gain}
-    if failed(engine):
-        return {**told, "state": "failed", "reason": "the self-test of this model and drafter failed"}
-    if not ready.proposers:
-        return {**told, "state": "off", "reason": "loaded without speculation"}
-    if not engine.speculation.enabled:
-        return {**told, "state": "off", "reason": "switched off by the operator"}
-    named = [each for each in (stats.proposers if stats is not None else ()) if each.name == ready.speculation]
-    if named and named[0].state != "on":
-        return {**told, "state": named[0].state, "reason": named[0].reason}
-    return {**told, "state": "on", "reason": ""}
+        nothing = {"proposer": None, "gain": None, "low": None, "high": None}
+        return {"state": "none", "reason": NOT_READY, **nothing}
+    return brief(engine, failed(engine))

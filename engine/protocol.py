@@ -10,14 +10,20 @@ from __future__ import annotations
 import msgspec
 
 from engine.config import EffectiveSetting
+from engine.core.block_map import BlockFrame as BlockFrame
+from engine.core.inspection import Inspection as Inspection
+from engine.core.inspection import InspectionWish as InspectionWish
 from engine.core.outputs import Logprobs as Logprobs
 from engine.core.outputs import RequestOutput as RequestOutput
 from engine.core.outputs import RequestProgress as RequestProgress
 from engine.core.outputs import RequestSummary as RequestSummary
 from engine.core.outputs import RequestTiming as RequestTiming
+from engine.core.room import Room as Room
 from engine.core.sampling_params import Guided as Guided
 from engine.core.sampling_params import SamplingParams as SamplingParams
 from engine.core.speculation import DEFAULT_SPECULATION
+from engine.core.speculation import CostBucket as CostBucket
+from engine.core.speculation import DraftsCost as DraftsCost
 from engine.core.speculation import ProposerStats as ProposerStats
 from engine.core.speculation import SpeculationParams as SpeculationParams
 from engine.core.speculation import VerifiedDraft as VerifiedDraft
@@ -37,7 +43,8 @@ class AddRequest(_Message, frozen=True):
 
     n: how many samples of the prompt; rows bear their `index`, and each sample gets a row with a finish_reason.
     pooling: "last" or "mean": no tokens, but the prompt's hidden states after the final norm, of its last token or
-    their mean, scaled to length 1. `sampling` means nothing then.
+    their mean, scaled to length 1. `sampling` means nothing then. inspect: one token, and how it was drawn; the
+    prompt's ids are then the prompt and the answer up to there.
     """
 
     request_id: str
@@ -48,7 +55,8 @@ class AddRequest(_Message, frozen=True):
     n: int = 1
     pooling: str = ""
     speculation: SpeculationParams = DEFAULT_SPECULATION
-    trace: bool = False  # send a StepTrace of every verification of its drafts
+    trace: bool = False  # send a StepTrace of each of its steps
+    inspect: InspectionWish | None = None
 
 
 class CheckGrammar(_Message, frozen=True):
@@ -85,6 +93,29 @@ class SetSpeculation(_Message, frozen=True):
     clear: bool = False
 
 
+class WatchBlocks(_Message, frozen=True):
+    """Send a BlockMap twice a second for so long from now; to be renewed while somebody looks.
+
+    afresh: begin again with a frame that tells everything, as after the first WatchBlocks.
+    """
+
+    seconds: float
+    afresh: bool = False
+
+
+class AskRoom(_Message, frozen=True):
+    """Say in a RoomAnswer of this id whether a request would find room now. Nothing is taken for it.
+
+    prompt_token_ids: None where only the prompt's length is known. max_num_tokens: what the sequence may grow to.
+    """
+
+    ask_id: str
+    num_tokens: int
+    max_num_tokens: int
+    prompt_token_ids: list[int] | None = None
+    cache_salt: str = ""
+
+
 class Drain(_Message, frozen=True):
     """Refuse new requests, finish the running ones, then exit."""
 
@@ -114,6 +145,8 @@ class EngineMemory(msgspec.Struct, frozen=True):
     workspace_bytes: int = 0
     runtime_bytes: int = 0
     process_bytes: int = 0
+    draft_kv_bytes: int = 0  # of kv_bytes: what the drafter keeps in the pool's blocks
+    draft_workspace_bytes: int = 0  # of workspace_bytes: the drafter's buffers
 
 
 class EngineReady(_Message, frozen=True):
@@ -140,6 +173,7 @@ class EngineReady(_Message, frozen=True):
     speculation: str = "off"  # the proposer of requests that name none
     model_hash: str = ""  # of the weights, as drafters are tied to them
     drafter_hash: str = ""
+    num_kv_groups: int = 1  # a text takes a block of each group for every block_size tokens
 
 
 class StepOutputs(_Message, frozen=True):
@@ -177,10 +211,30 @@ class EngineStats(_Message, frozen=True):
     proposers: list[ProposerStats] = []
 
 
+class SpeculationCosts(_Message, frozen=True):
+    """What plain and drafting turns took, for a verdict on whether drafts pay; every 2 s at most, where it changed."""
+
+    t_s: float  # wall clock, seconds since the epoch
+    buckets: list[CostBucket]
+
+
 class StepTrace(_Message, frozen=True):
-    """The verified drafts of one step's traced requests."""
+    """What steps gave to traced requests; a draft without tokens is a plain step."""
 
     drafts: list[VerifiedDraft]
+
+
+class BlockMap(_Message, frozen=True):
+    """What lies in which KV block: a frame of a watch, and only while there is one."""
+
+    frame: BlockFrame
+
+
+class RoomAnswer(_Message, frozen=True):
+    """The answer to an AskRoom."""
+
+    ask_id: str
+    room: Room
 
 
 class RequestsProgress(_Message, frozen=True):
@@ -199,8 +253,19 @@ class EngineFailed(_Message, frozen=True):
     message: str
 
 
-ToEngine = AddRequest | CheckGrammar | AbortRequest | SetSpeculation | Drain | Shutdown
-FromEngine = LoadProgress | EngineReady | StepOutputs | EngineStats | StepTrace | RequestsProgress | EngineFailed
+ToEngine = AddRequest | CheckGrammar | AbortRequest | SetSpeculation | WatchBlocks | AskRoom | Drain | Shutdown
+FromEngine = (
+    LoadProgress
+    | EngineReady
+    | StepOutputs
+    | EngineStats
+    | SpeculationCosts
+    | StepTrace
+    | RequestsProgress
+    | BlockMap
+    | RoomAnswer
+    | EngineFailed
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

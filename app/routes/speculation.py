@@ -1,4 +1,4 @@
-"""/api/engines/{id}/speculation and /selftest, /api/selftests, /api/requests/{id}/trace."""
+"""/api/engines/{id}/speculation, /verdict and /selftest, /api/selftests, /api/requests/{id}/trace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
+from app.engine_verdict import engine_verdict
 from app.errors import ApiError
 from app.schemas import JobStarted
 from app.services import Services, services
@@ -19,6 +20,7 @@ from app.speculation_schemas import (
     SelfTests,
     Speculation,
     SpeculationBody,
+    Verdict,
 )
 from engine.protocol import SetSpeculation
 
@@ -34,9 +36,19 @@ async def change_speculation(engine_id: str, body: SpeculationBody, parts: Servi
         raise ApiError(400, "nothing is to be changed", remedy=f"Give one of {fields}", code="invalid_value")
     engine = parts.engines.of_run(engine_id)
     set_speculation(engine, change)
-    view = speculation_view(engine)
+    view = speculation_view(engine, parts.selftests.failed(engine))
     assert view is not None, "only a ready engine takes a change"
     return Speculation.model_validate(view)
+
+
+@router.get("/engines/{engine_id}/verdict")
+async def get_verdict(engine_id: str, parts: Services = Depends(services)) -> Verdict:
+    """Whether speculation pays on an engine: measured, by batch and context, with what to do about it."""
+    engine = parts.engines.of_run(engine_id)
+    failed = parts.selftests.failed(engine)
+    view = speculation_view(engine, failed)
+    drafting = {"enabled": False, "proposers": []} if view is None else view
+    return Verdict.model_validate({**drafting, **engine_verdict(engine, failed)})
 
 
 @router.post("/engines/{engine_id}/selftest", status_code=202)
@@ -71,14 +83,14 @@ async def list_selftests(
 
 @router.get("/requests/{request_id}/trace")
 async def get_trace(request_id: str, parts: Services = Depends(services)) -> RequestTrace:
-    """The verified drafts of a request that was sent with `trace: true`, the newest ones."""
+    """The steps of a request that was sent with `trace: true`, the newest ones, with the text that they spell."""
     found = parts.traces.get(request_id)
     if found is None:
         raise ApiError(
             404,
             f"no trace is kept of a request {request_id[:80]!r}",
             param="id",
-            remedy="Send the request with trace: true; the traces of the last 64 such requests are kept, and only "
-            "requests that drafts were verified for have any",
+            remedy="Send the request with trace: true; the traces of the last 64 such requests are kept until the "
+            "server ends",
         )
-    return RequestTrace.model_validate(found)
+    return RequestTrace.model_validate(found.view())

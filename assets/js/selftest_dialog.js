@@ -32,9 +32,10 @@ export async function openSelftestDialog(engine) {
   }
 }
 
-const problem = (text) => h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, text));
+export const problem = (text) => h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, text));
 
-function report({ state, stale, result }) {
+/** How the last one ended, part by part, and of which pair. */
+export function report({ state, stale, result }) {
   if (!result) return h("p", { class: "pz-hint" }, word("verdict", state));
   const when = [clock(result.finished_at), stale ? t("selftest_stale") : null].filter(Boolean).join(" · ");
   const ended = t("selftest_result", { proposer: result.proposer, state: word("verdict", result.state) });

@@ -3,6 +3,7 @@
 import { h, setText } from "./dom.js";
 import { number, t, word } from "./i18n.js";
 import { openSelftestDialog } from "./selftest_dialog.js";
+import { stateWord } from "./verdict_words.js";
 
 /** {element, update(engine)}: brought up to date in place, so that nothing that is open beside it closes. */
 export function speculationLine() {
@@ -25,10 +26,10 @@ export function speculationLine() {
 function whoDrafts(speculation) {
   if (!speculation?.proposers.length) return t("speculation_off");
   if (!speculation.enabled) return t("speculation_disabled");
-  const gain = speculation.gain === null ? t("speculation_gain_unknown") : gainText(speculation.gain);
-  return `${t("speculation_on", { proposer: speculation.proposer })}, ${gain}`;
+  const { state, gain } = speculation.verdict;
+  const measured = gain === null ? t("speculation_gain_unknown") : t("speculation_gain", { gain: number(gain, 2) });
+  const pays = gain === null || state === "failed" ? "" : ` (${stateWord(state)})`;
+  return `${t("speculation_on", { proposer: speculation.proposer })}, ${measured}${pays}`;
 }
-
-const gainText = (gain) => t("speculation_gain", { gain: number(gain, 2) });
 
 const notOn = ({ name, state, reason }) => (state === "on" ? null : t(`proposer_state_${state}`, { name, reason }));

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.core.inspection import Inspection
+
 
 @dataclass(frozen=True, slots=True)
 class QueueWait:
@@ -134,7 +136,8 @@ class RequestOutput:
     "abort", "error" (`error` says what). logprobs: one entry for each of `token_ids`, where asked for. prompt_logprobs:
     with the first token of sample 0, one entry for each prompt token but the first, where asked for. index: which of
     the request's samples this is; each of them ends by itself. pooled: the embedding of a request that wants its hidden
-    states pooled, with its "stop": a vector of length 1 and the model's hidden size.
+    states pooled, with its "stop": a vector of length 1 and the model's hidden size. inspection: of a request that asks
+    for one, with its only token.
     """
 
     request_id: str
@@ -146,3 +149,4 @@ class RequestOutput:
     prompt_logprobs: Logprobs | None = None
     index: int = 0
     pooled: list[float] | None = None
+    inspection: Inspection | None = None

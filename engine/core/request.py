@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from engine.core.grammar import GrammarMatcher
+from engine.core.inspection import InspectionWish
 from engine.core.outputs import Logprobs, RequestSummary, RequestTiming
 from engine.core.sampling_params import SamplingParams
 from engine.core.speculation import DEFAULT_SPECULATION, NO_DRAFT, BlockIds, Draft, DraftCounters, SpeculationParams
@@ -56,9 +57,10 @@ class Request:
     prompt_logprobs: those of the prompt that are known, from its second token on. client_id: the id that its rows bear,
     where it is one of several samples; sample_index: which. grammar: what its answer must obey. pooling: one of
     POOLINGS; other than "" it wants its prompt's hidden states pooled, and no tokens. draft: tokens that may follow its
-    last one, to be verified in its next step. trace: whether each verification is told in full. verified: of each draft
-    that was, how many output tokens stood before it, its length, and how many were accepted. untold_blocks: added to
-    its tables, and not yet told to the runner. timeline: its course, for its timing.
+    last one, to be verified in its next step. trace: whether each verification is told in full. inspect: it has one
+    token, and wants to hear how that was drawn. verified: of each draft that was, how many output tokens stood before
+    it, its length, and how many were accepted. untold_blocks: added to its tables, and not yet told to the runner.
+    timeline: its course, for its timing.
     """
 
     request_id: str
@@ -82,6 +84,7 @@ class Request:
     pooling: str = ""
     speculation: SpeculationParams = DEFAULT_SPECULATION
     trace: bool = False
+    inspect: InspectionWish | None = None
     draft: Draft = NO_DRAFT
     draft_counters: DraftCounters = field(default_factory=DraftCounters)
     verified: list[tuple[int, int, int]] = field(default_factory=list)

@@ -216,13 +216,14 @@ class Scheduler:
         self.kv.commit(request)
         logprobs = result.logprobs.get(request.request_id)
         wants_prompt = is_first and request.sampling.prompt_logprobs is not None
-        return self._row(
+        row = self._row(
             request,
             taken,
             reason,
             logprobs=None if logprobs is None else logprobs.part(0, len(taken)),
             prompt_logprobs=request.prompt_logprobs if wants_prompt else None,
         )
+        return row if request.inspect is None else replace(row, inspection=result.inspections[request.request_id])
 
     def abort(self, request_id: str, num_output_tokens: int | None = None) -> RequestOutput | None:
         """Ends a request in whatever state it is. Unknown and finished ids give None."""
@@ -312,6 +313,7 @@ class Scheduler:
             rule=request.speculation.rule or "match",
             proposer=request.draft.proposer,
             trace=request.trace,
+            inspect=request.inspect,
         )
 
     def _stamp(self, request: Request, *, first: bool) -> None:

@@ -106,7 +106,7 @@ class DraftResult:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedDraft:
-    """One verification of a traced request, for people to read.
+    """One step of a traced request, for people to read: a verification, or, without drafts, a plain step.
 
     position: where the first draft stands in the sequence. token_ids: what came of it, accepted drafts and one token
     more (recovered, or the bonus). draft_ms, verify_ms: of the whole batch's draft and step. p: each draft's
@@ -133,7 +133,7 @@ class VerifiedDraft:
 class ProposerStats:
     """The counters of one proposer, as an engine sends them. acceptance: None before anything was drafted.
 
-    state: "on" | "probing" | "off"; reason: why it is not on, for people.
+    state: "on" | "probing" | "off"; reason: why it is not on, for people. judged: see `DraftCounters`.
     """
 
     name: str
@@ -145,18 +145,64 @@ class ProposerStats:
     draft_s_total: float = 0.0
     state: str = "on"
     reason: str = ""
+    judged_per_position_total: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftsCost:
+    """The turns of a bucket with so many drafts of a request (of all requests, rounded up): how many there were, and
+    of late what their step took and how many drafts of a request were accepted."""
+
+    num_drafts: int
+    steps: int
+    step_s: float
+    accepted: float
+
+
+@dataclass(frozen=True, slots=True)
+class CostBucket:
+    """What turns took in which everybody decoded, by requests and by tokens of a request (context_to: not reached;
+    0: open). Means of the last turns in whole blocks; variances are those between the means of blocks.
+
+    plain_*: of steps without drafts. The others: of turns in which drafts were allowed, whether or not any was made:
+    accepted and drafted tokens of a request, step_s of the step, draft_s of drafting; time is step_s + draft_s.
+    plain_t_s, t_s: when the last one was, in seconds since the epoch.
+    """
+
+    requests_from: int
+    requests_to: int
+    context_from: int
+    context_to: int
+    plain_steps: int = 0
+    plain_blocks: int = 0
+    plain_s: float = 0.0
+    plain_variance: float = 0.0
+    plain_t_s: float = 0.0
+    steps: int = 0
+    blocks: int = 0
+    accepted: float = 0.0
+    drafted: float = 0.0
+    step_s: float = 0.0
+    draft_s: float = 0.0
+    accepted_variance: float = 0.0
+    time_variance: float = 0.0
+    covariance: float = 0.0
+    t_s: float = 0.0
+    by_drafts: list[DraftsCost] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class DraftCounters:
     """Ever-growing counts of one request, one proposer or one engine. accepted_per_position[i]: how often draft i was
-    accepted. draft_s, verify_s: time spent on drafting, and in steps that verified."""
+    accepted. judged_per_position[i]: how often draft i was there and all before it were accepted; behind a rejected
+    one a draft is not judged. draft_s, verify_s: time spent on drafting, and in steps that verified."""
 
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     drafted_per_position: list[int] = field(default_factory=list)
+    judged_per_position: list[int] = field(default_factory=list)
     draft_s: float = 0.0
     verify_s: float = 0.0
 
@@ -165,7 +211,11 @@ class DraftCounters:
         self.drafts += 1
         self.drafted += num_drafted
         self.accepted += num_accepted
-        for counts, reached in ((self.drafted_per_position, num_drafted), (self.accepted_per_position, num_accepted)):
+        for counts, reached in (
+            (self.drafted_per_position, num_drafted),
+            (self.judged_per_position, min(num_accepted + 1, num_drafted)),
+            (self.accepted_per_position, num_accepted),
+        ):
             counts.extend([0] * (num_drafted - len(counts)))
             for position in range(reached):
                 counts[position] += 1
@@ -179,6 +229,7 @@ class DraftCounters:
         self.verify_s += other.verify_s
         for mine, theirs in (
             (self.drafted_per_position, other.drafted_per_position),
+            (self.judged_per_position, other.judged_per_position),
             (self.accepted_per_position, other.accepted_per_position),
         ):
             mine.extend([0] * (len(theirs) - len(mine)))

@@ -27,6 +27,7 @@ from engine.core.step import SchedulerOutput, StepResult
 from engine.spec.base import DraftWish, Proposer
 from engine.spec.controller import Candidate, Outcome, SpecController, TurnTimes
 from engine.spec.patience import Patience
+from engine.spec.turn_table import MeasuredTurn, TurnTable
 
 MAX_TRACES = 4096  # verified drafts that wait to be taken: the oldest go first
 
@@ -54,10 +55,12 @@ class Speculator:
         self.rule = rule
         self.total = DraftCounters()
         self.by_proposer: dict[str, DraftCounters] = {}
+        self.table = TurnTable()
         self._scheduler = scheduler
         self._steps = 0
         self._draft_s = 0.0  # of the turn that is on
         self._asked: list[Request] = []  # in it
+        self._wanting: list[Request] = []  # in it: those that may have drafts
         self._patience = Patience()
         self._traces: deque[VerifiedDraft] = deque(maxlen=MAX_TRACES)
 
@@ -90,6 +93,8 @@ class Speculator:
             self.max_drafts = max(1, min(num_speculative_tokens, self._loaded_max))
         if rule is not None:
             self.rule = rule
+        if (enabled, num_speculative_tokens, rule) != (None, None, None):
+            self.table.clear()
 
     def clear(self) -> None:
         """Has every proposer drop what it learned from requests that have ended."""
@@ -99,14 +104,15 @@ class Speculator:
     def draft(self) -> None:
         """Gives requests whose next token is due a draft, where that pays."""
         self._draft_s = 0.0
-        self._asked = []
+        self._asked, self._wanting = [], []
         due = self._scheduler.decoding()
         for request in due:
             request.draft = NO_DRAFT  # the last step may have had no room for it
         if not self.enabled:
             return
         wanting = [(request, limit) for request in due if (limit := self._limit(request)) > 0]
-        if not wanting:
+        self._wanting = [request for request, _ in wanting]
+        if not wanting or self._measures_plain():
             return
         start = time.perf_counter()
         candidates = [self._candidate(request, limit) for request, limit in wanting]
@@ -148,21 +154,24 @@ class Speculator:
             request.draft_counters.draft_s += self._draft_s / len(verifying)
             request.draft_counters.verify_s += result.step_s / len(plan.requests)
             self.by_proposer[share.proposer].draft_s += self._draft_s / len(verifying)
-            if share.trace:
-                self._trace(plan, result, request)
+        self._trace(plan, result)
         self.total.draft_s += self._draft_s
         self.total.verify_s += result.step_s if verifying else 0.0
         for request in self._asked:
             self._patience.learned(request.request_id, self._steps - 1, result.num_accepted.get(request.request_id, 0))
+        if not self.proposers:
+            return
+        times = self._times(plan, result)
+        self._measure(times, outcomes)
         if not self.enabled:
             return
         if self._asked:
-            self.controller.observe(outcomes, self._times(plan, result))
+            self.controller.observe(outcomes, times)
         elif self._draft_s:
-            self.controller.idle(self._times(plan, result))
+            self.controller.idle(times)
 
     def take_traces(self) -> list[VerifiedDraft]:
-        """The verified drafts of traced requests since the last call, oldest first."""
+        """The steps of traced requests since the last call, oldest first: verified drafts, and plain steps between."""
         traces = list(self._traces)
         self._traces.clear()
         return traces
@@ -174,6 +183,31 @@ class Speculator:
             _stats(name, self.by_proposer.get(name, DraftCounters()), *states.get(name, ("on", "")))
             for name in dict.fromkeys([*self.by_proposer, *states])
         ]
+
+    def _measures_plain(self) -> bool:
+        """Whether this turn goes without drafts, so that it is known what plain steps take."""
+        if not all(request.speculation.adaptive for request in self._wanting):
+            return False
+        running = self._scheduler.running
+        context = sum([request.num_tokens for request in running]) // len(running)
+        return self.table.claim_plain(len(running), context)
+
+    def _measure(self, times: TurnTimes, outcomes: Sequence[Outcome]) -> None:
+        if not times.is_decode_only:
+            return
+        self.table.observe(
+            MeasuredTurn(
+                t_s=time.time(),
+                num_requests=times.num_requests,
+                context=times.context,
+                step_s=times.step_s,
+                draft_s=times.draft_s,
+                drafted=times.num_rows - times.num_requests,
+                accepted=sum(outcome.num_accepted for outcome in outcomes),
+                drafts_allowed=bool(self._wanting),
+                forced=not all(request.speculation.adaptive for request in self._wanting),
+            )
+        )
 
     def _wish(self, request: Request, limit: int, index: int, num_costly: int) -> DraftWish:
         count = min(limit, num_costly)
@@ -227,26 +261,31 @@ class Speculator:
             context=sum(share.num_computed_tokens for share in plan.requests) // max(1, len(plan.requests)),
         )
 
-    def _trace(self, plan: SchedulerOutput, result: StepResult, request: Request) -> None:
-        draft, request_id = request.draft, request.request_id
-        self._traces.append(
-            VerifiedDraft(
-                request_id=request.client_id,
-                index=request.sample_index,
-                step=self._steps,
-                t_s=time.time(),
-                position=request.num_tokens,
-                proposer=draft.proposer,
-                draft_token_ids=list(draft.token_ids),
-                num_accepted=result.num_accepted[request_id],
-                token_ids=list(result.token_ids[request_id]),
-                draft_ms=self._draft_s * 1e3,
-                verify_ms=result.step_s * 1e3,
-                num_requests=len(plan.requests),
-                p=result.draft_probabilities.get(request_id, []),
-                q=list(draft.confidence),
+    def _trace(self, plan: SchedulerOutput, result: StepResult) -> None:
+        """Notes what a step gave to traced requests, plain steps included: together they spell the text."""
+        for share in plan.requests:
+            request_id, request = share.request_id, self._scheduler.requests.get(share.request_id)
+            if not share.trace or request is None or not result.token_ids.get(request_id):
+                continue
+            draft = request.draft if share.num_drafts else NO_DRAFT
+            self._traces.append(
+                VerifiedDraft(
+                    request_id=request.client_id,
+                    index=request.sample_index,
+                    step=self._steps,
+                    t_s=time.time(),
+                    position=request.num_tokens,
+                    proposer=draft.proposer,
+                    draft_token_ids=list(draft.token_ids),
+                    num_accepted=result.num_accepted.get(request_id, 0),
+                    token_ids=list(result.token_ids[request_id]),
+                    draft_ms=self._draft_s * 1e3,
+                    verify_ms=result.step_s * 1e3,
+                    num_requests=len(plan.requests),
+                    p=result.draft_probabilities.get(request_id, []),
+                    q=list(draft.confidence),
+                )
             )
-        )
 
     def end(self, request: Request) -> None:
         """A request has ended, for whatever reason."""
@@ -275,4 +314,5 @@ def _stats(name: str, counters: DraftCounters, state: str, reason: str) -> Propo
         draft_s_total=counters.draft_s,
         state=state,
         reason=reason,
+        judged_per_position_total=list(counters.judged_per_position),
     )

@@ -8,9 +8,11 @@ counted from 1; the alternatives follow at a distance of 1. A guided request is 
 ends, complete, after 7 tokens otherwise. An embedding has two numbers, (3, 4) / 5 for "last" and (4, 3) / 5 for "mean".
 
 It speculates unless the load options say "off": a request that says DRAFT, or is not adaptive, has three drafts (or as
-many as it asks for) verified with every token, of which it says that two were right; the text stays the same. PROPOSER
-OFF and PROPOSER ON in a prompt switch the proposer `suffix`. In the mode "lying" drafts change every second token, and
-in the mode "vague" so too, of an engine that promises the distribution only. QUEUED tells a course: see fake_course.
+many as it asks for) verified with every token, of which it says that two were right; the text stays the same. A request
+that says CHALK has honest drafts, and several tokens a step (fake_chalk.py). NEARTIE puts alternatives 0.05 apart.
+PROPOSER OFF and PROPOSER ON in a prompt switch the proposer `suffix`; MEASURED and a word of `fake_costs` has it send
+what steps and drafts took. In the mode "lying" drafts change every second token, and in the mode "vague" so too, of an
+engine that promises the distribution only. QUEUED tells a course: see fake_course.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ from engine import protocol
 from engine.core.outputs import Logprobs, RequestOutput, RequestSummary, RequestTiming
 from engine.core.speculation import DraftCounters
 from engine.vocab import load_vocab
+from tests.app.fake_blocks import FakeBlocks
+from tests.app.fake_costs import measured_costs
 from tests.app.fake_course import Course
+from tests.app.fake_inspection import fake_inspection
+from tests.app.fake_chalk import chalk_step
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
 
 TOKEN_S = 0.001
@@ -51,6 +57,7 @@ class Running:
     text_ids: list[int]
     index: int = 0
     sent: int = 0
+    turn: int = 0
     next_s: float = 0.0
     counters: DraftCounters = field(default_factory=DraftCounters)
     course: Course | None = None
@@ -74,6 +81,7 @@ class FakeEngine:
         self.text_ids = self.vocab.encode(TEXT)
         self.inbox: queue.SimpleQueue[protocol.ToEngine] = queue.SimpleQueue()
         self.running: dict[tuple[str, int], Running] = {}
+        self.blocks = FakeBlocks()
         self.draining = False
         self.generated = 0
         self.stats_s = 0.0
@@ -98,6 +106,8 @@ class FakeEngine:
             if rows:
                 self.send(protocol.StepOutputs(rows))
             self.send_stats()
+            for reply in self.blocks.turn({key[0]: one.request for key, one in self.running.items()}):
+                self.send(reply)
 
     def handle(self, message: protocol.ToEngine) -> None:
         match message:
@@ -108,6 +118,8 @@ class FakeEngine:
                 print(f"speculates {message.request_id} {message.speculation} trace={message.trace}", flush=True)
                 if switch := re.search("PROPOSER (OFF|ON)", prompt):
                     self.proposer_off = "12 % of its drafts were right" if switch[1] == "OFF" else ""
+                if measured := re.search("MEASURED (\\w+)", prompt):
+                    self.send(protocol.SpeculationCosts(time.time(), measured_costs(measured[1], time.time())))
                 text_ids = (
                     self.vocab.encode(said[1], parse_special=False)
                     if (said := re.search("SAY«(.*)»", prompt, re.DOTALL))
@@ -127,6 +139,8 @@ class FakeEngine:
             case protocol.SetSpeculation():
                 print(f"{message}", flush=True)
                 self.enabled = self.enabled if message.enabled is None else message.enabled
+            case protocol.WatchBlocks() | protocol.AskRoom():
+                self.blocks.handle(message)
             case protocol.Drain():
                 self.draining = True
             case protocol.Shutdown():
@@ -153,6 +167,11 @@ class FakeEngine:
         if sampling.guided is not None and "BAD" in sampling.guided.text:
             del self.running[key]
             return RequestOutput(key[0], [], "error", f"guided: {sampling.guided.kind}: BAD", index=running.index)
+        if running.request.inspect is not None:
+            del self.running[key]
+            token = self.text_ids[0] if running.request.inspect.token_id is None else running.request.inspect.token_id
+            inspection = fake_inspection(running.request, token)
+            return replace(self.last_row(running, [token], "length"), inspection=inspection)
         if running.request.pooling:
             del self.running[key]
             print(f"pooled {key[0]} {running.request.pooling}", flush=True)
@@ -162,6 +181,8 @@ class FakeEngine:
             os.kill(os.getpid(), signal.SIGKILL)
         running.next_s = now + (0.03 if "SLOW" in running.prompt else 0.0)
         endless = "ENDLESS" in running.prompt or sampling.ignore_eos
+        if "CHALK" in running.prompt:
+            return self.chalk(running)
         text_ids, scripted = running.text_ids, running.text_ids is not self.text_ids
         token = text_ids[(running.sent + (0 if scripted else running.index)) % len(text_ids)]
         reason = None
@@ -180,6 +201,31 @@ class FakeEngine:
         row = RequestOutput(key[0], [token], index=running.index) if reason is None else None
         row = row or self.last_row(running, [token], reason or "")
         return self.with_logprobs(row, running)
+
+    def chalk(self, running: Running) -> RequestOutput:
+        """A step of several tokens, as a draft of the text's own tokens gives them."""
+        request, end, vocab_ids = running.request, self.vocab.eos_token_ids[0], running.text_ids
+        most = (request.speculation.num_speculative_tokens or 8) if request.speculation.enabled else 0
+        most = most if self.speculates and self.enabled else 0
+        room = request.sampling.max_tokens - running.sent
+        size = len(request.prompt_token_ids)
+        step = chalk_step(request.request_id, size, vocab_ids, end, running.sent, running.turn, most, room)
+        running.turn += 1
+        if request.trace:
+            self.send(protocol.StepTrace([step]))
+        taken = step.token_ids[: step.token_ids.index(end) + 1] if end in step.token_ids else step.token_ids
+        if most and step.draft_token_ids:
+            for counters in (self.total, running.counters):
+                counters.observe(len(step.draft_token_ids), min(step.num_accepted, len(taken)))
+        if self.mode in ("lying", "vague") and most and running.sent <= 5 < running.sent + len(taken):
+            taken = [*taken[: 5 - running.sent], taken[5 - running.sent] + 1, *taken[6 - running.sent :]]
+        running.sent += len(taken)
+        self.generated += len(taken)
+        reason = "stop" if end in taken else "length" if running.sent >= request.sampling.max_tokens else None
+        if reason is None:
+            return self.with_logprobs(RequestOutput(request.request_id, taken), running)
+        del self.running[request.request_id, running.index]
+        return self.with_logprobs(self.last_row(running, taken, reason), running)
 
     def verify(self, running: Running, token: int) -> int:
         """Counts a draft, tells of it where a trace is wanted, and returns the token that comes of it."""
@@ -213,7 +259,8 @@ class FakeEngine:
     def with_logprobs(self, row: RequestOutput, running: Running) -> RequestOutput:
         sampling, prompt = running.request.sampling, running.request.prompt_token_ids
         if sampling.logprobs is not None:
-            row = replace(row, logprobs=some_logprobs(row.token_ids, running.sent, sampling.logprobs))
+            gap = 0.05 if "NEARTIE" in running.prompt else 1.0
+            row = replace(row, logprobs=some_logprobs(row.token_ids, running.sent, sampling.logprobs, gap))
         if sampling.prompt_logprobs is not None and running.sent == 1 and running.index == 0:
             row = replace(row, prompt_logprobs=some_logprobs(prompt[1:], 1, sampling.prompt_logprobs))
         return row
@@ -226,7 +273,7 @@ class FakeEngine:
             num_output_tokens=running.sent,
             num_cached_tokens=16 if running.request.cache_salt else 0,
             seed=7 if running.request.sampling.seed is None else running.request.sampling.seed,
-            **asdict(running.counters),
+            **{name: count for name, count in asdict(running.counters).items() if name != "judged_per_position"},
             timing=RequestTiming(queue_s=0.001) if running.course is None else running.course.timing(time.monotonic()),
         )
         return RequestOutput(running.request.request_id, token_ids, reason, None, summary, index=running.index)
@@ -278,16 +325,17 @@ class FakeEngine:
             self.total.draft_s,
             "off" if self.proposer_off else "on",
             self.proposer_off,
+            self.total.judged_per_position,
         )
         return [protocol.ProposerStats("ngram"), suffix]
 
 
-def some_logprobs(token_ids: list[int], place: int, count: int) -> Logprobs:
-    """Of each token, minus its place; the alternatives are the token itself and the ids behind it."""
+def some_logprobs(token_ids: list[int], place: int, count: int, gap: float = 1.0) -> Logprobs:
+    """Of each token, minus its place; the alternatives are the token itself and the ids behind it, `gap` apart."""
     return Logprobs(
         [-float(place + i) for i in range(len(token_ids))],
         [[(token + k) % 320 for k in range(count)] for token in token_ids],
-        [[-float(place + i + k) for k in range(count)] for i in range(len(token_ids))],
+        [[-float(place + i) - gap * k for k in range(count)] for i in range(len(token_ids))],
     )
 
 

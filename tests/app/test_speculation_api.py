@@ -221,7 +221,7 @@ def test_a_traced_request_can_be_read_draft_by_draft(client: Client) -> None:
     assert (found["request_id"], found["engine_run_id"], found["dropped"]) == (request_id, engine_of(client)["id"], 0)
     entry = found["entries"][0]
     assert [each["fate"] for each in entry["drafted"]] == ["accepted", "accepted", "rejected"]
-    assert entry["drafted"][0].keys() == {"id", "text", "fate", "p", "q"}
+    assert entry["drafted"][0].keys() == {"id", "text", "bytes", "special", "unused", "fate", "p", "q"}
     assert (entry["drafted"][0]["p"], entry["drafted"][0]["q"]) == (0.5, 1.0)
     assert entry["next"]["kind"] == "recovered"
     assert entry["next"]["text"] == entry["drafted"][0]["text"] != ""
@@ -330,18 +330,60 @@ def test_a_proposer_that_goes_off_is_an_event_and_so_is_its_return(client: Clien
     assert off["engine_run_id"] == engine_of(client)["id"]
 
 
-def test_the_header_says_where_speculation_stands(client: Client, plain: Client) -> None:
-    def header(client: Client) -> dict[str, Any]:
-        with client.live("header") as socket:
-            data: dict[str, Any] = json.loads(socket.recv(timeout=10))["data"]
-            return data
+def header(client: Client) -> dict[str, Any]:
+    with client.live("header") as socket:
+        data: dict[str, Any] = json.loads(socket.recv(timeout=10))["data"]
+        return data
 
-    ask(client)
-    client.until(lambda: header(client)["speculation"]["gain"])
-    assert header(client)["speculation"] == {"state": "on", "reason": "", "proposer": "suffix", "gain": 1.25}
+
+def verdict(client: Client) -> dict[str, Any]:
+    response = client.get(f"/api/engines/{engine_of(client)['id']}/verdict")
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
+    return body
+
+
+def test_the_header_says_where_speculation_stands(client: Client, plain: Client) -> None:
+    nothing = {"gain": None, "low": None, "high": None, "proposer": "suffix"}
+    assert header(client)["speculation"] == {"state": "not_enough_data", "reason": "no_steps", **nothing}
     assert header(client)["engines"][0]["selftest"] == "never"
+    for word in ("even", "costs", "pays"):
+        ask(client, prompt=f"MEASURED {word}")
+        client.until(lambda word=word: header(client)["speculation"]["state"] == word)
+    told = header(client)["speculation"]
+    assert told["gain"] == pytest.approx(1.5)
+    assert told["low"] < told["gain"] < told["high"]
+    assert engine_of(client)["speculation"]["verdict"] == told
+    url = f"/api/engines/{engine_of(client)['id']}/speculation"
+    client.post(url, json={"enabled": False})
+    switched_off = {**nothing, "state": "off", "reason": "switched off by the operator"}
+    client.until(lambda: header(client)["speculation"] == switched_off)
+    client.post(url, json={"enabled": True})
     assert header(plain)["speculation"]["state"] == "off"
     assert header(plain)["speculation"]["reason"] == "loaded without speculation"
+
+
+def test_the_verdict_has_the_figures_it_rests_on(client: Client, plain: Client) -> None:
+    ask(client)
+    ask(client, prompt="MEASURED mixed")
+    told = client.until(  # the counters come four times a second
+        lambda: found if len((found := verdict(client))["buckets"]) == 2 and len(found["positions"]) == 3 else None
+    )
+    assert (told["state"], told["reason"], told["proposer"], told["rule"]) == ("pays", None, "suffix", "match")
+    product = (1 + told["accepted_per_step"]) * told["plain_ms"] / (told["draft_ms"] + told["verify_ms"])
+    assert told["speedup"] == pytest.approx(product)
+    assert told["break_even"] == pytest.approx((told["draft_ms"] + told["verify_ms"]) / told["plain_ms"] - 1)
+    assert told["plain_at"] < told["measured_at"] <= told["now"]
+    assert [each["state"] for each in told["buckets"]] == ["pays", "costs"]
+    assert [each["num_drafts"] for each in told["buckets"][0]["by_drafts"]] == [0, 2, 4]
+    assert [each["code"] for each in told["advice"]][:2] == ["keep", "off_at_batch"]
+    first, second, third = told["positions"]
+    assert first["drafted"] == first["verified"] == first["accepted"] > 0
+    assert (second["accepted"], third["verified"], third["accepted"]) == (first["accepted"], first["accepted"], 0)
+    off = verdict(plain)
+    assert (off["state"], off["reason"]["code"], off["speedup"]) == ("off", "not_loaded", None)
+    assert [each["code"] for each in off["advice"]] == ["load_with"]
+    assert client.get("/api/engines/nobody/verdict").status_code == 404
 
 
 def recorded_runs(client: Client) -> list[tuple[str, ...]]:

@@ -16,6 +16,7 @@ PAGES: dict[str, str] = {
     "models": "ui.pages.models:build",
     "monitor": "ui.pages.monitor:build",
     "requests": "ui.pages.requests:build",
+    "settings": "ui.pages.settings:build",
 }
 
 
