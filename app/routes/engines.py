@@ -50,10 +50,11 @@ async def benchmark(
 
 
 def _now(engine: Engine, parts: Services) -> EngineNow:
-    supervisor, rows, now = engine.supervisor, parts.generations.running_rows(), time.time()
+    supervisor, now = engine.supervisor, time.time()
     blockers = []
     for request_id in supervisor.client.running_ids if supervisor.alive else ():
-        row = rows.get(request_id)
+        generation = parts.generations.running(request_id)
+        row = None if generation is None else generation.row
         blockers.append(
             Blocker(
                 id=request_id,

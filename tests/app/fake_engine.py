@@ -38,10 +38,10 @@ from engine.core.outputs import Logprobs, RequestOutput, RequestSummary, Request
 from engine.core.speculation import DraftCounters
 from engine.vocab import load_vocab
 from tests.app.fake_blocks import FakeBlocks
+from tests.app.fake_chalk import chalk_step
 from tests.app.fake_costs import measured_costs
 from tests.app.fake_course import Course
 from tests.app.fake_inspection import fake_inspection
-from tests.app.fake_chalk import chalk_step
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
 
 TOKEN_S = 0.001
