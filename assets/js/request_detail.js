@@ -119,7 +119,8 @@ class Detail {
       toast(t("req_copied"), "ok");
     };
     const cancel = async () => {
-      this.#cancelling = (await attempt(() => api.cancelRequest(request.id))) !== undefined;
+      this.#cancelling = true; // before it is asked for: the end may be told first
+      if ((await attempt(() => api.cancelRequest(request.id))) === undefined) this.#cancelling = false;
     };
     return [
       h("h1", {}, t("req_title"), " ", h("code", { class: "pz-req-id" }, request.id)),
