@@ -31,6 +31,7 @@ from app.running_request import engine_refusal as engine_refusal
 from app.running_request import room_for_output as room_for_output
 from app.writes import unwatched
 from db.request_rows import RequestFilter
+from db.rows import RequestRow
 from db.store import Store
 from engine.core.sampling_params import SamplingParams
 
@@ -85,6 +86,10 @@ class Generations:
     def running(self, request_id: str) -> Generation | None:
         """One that has not ended."""
         return self._running.get(request_id)
+
+    def running_rows(self) -> dict[str, RequestRow]:
+        """The rows of all that run, by their ids: newer than what the records hold."""
+        return {generation.id: generation.row for generation in self._running.values()}
 
     def matching(self, wanted: RequestFilter) -> list[Generation]:
         """Those that run and are meant, newest first."""

@@ -119,7 +119,8 @@ class Detail {
       toast(t("req_copied"), "ok");
     };
     const cancel = async () => {
-      this.#cancelling = (await attempt(() => api.cancelRequest(request.id))) !== undefined;
+      this.#cancelling = true; // before it is asked for: the end may be told first
+      if ((await attempt(() => api.cancelRequest(request.id))) === undefined) this.#cancelling = false;
     };
     return [
       h("h1", {}, t("req_title"), " ", h("code", { class: "pz-req-id" }, request.id)),
@@ -130,6 +131,7 @@ class Detail {
         h("span", {}, request.model_id),
         h("span", { class: "pz-hint", "aria-live": "polite" }, progressText(request) ?? outcomeText(request)),
       ),
+      promptBar(request.progress),
       request.error ? h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, request.error)) : null,
       h(
         "div",
@@ -141,6 +143,17 @@ class Detail {
     ];
   }
 }
+
+/** How far a prompt is that is being computed. */
+const promptBar = (progress) =>
+  progress?.state === "prefill"
+    ? h("progress", {
+        class: "pz-progress",
+        max: progress.total,
+        value: progress.done,
+        "aria-label": t("req_state_prefill"),
+      })
+    : null;
 
 const card = (part, title, ...content) =>
   h("section", { class: "pz-card pz-req-card", dataset: { part } }, h("h2", {}, title), content);

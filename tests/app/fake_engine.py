@@ -40,7 +40,7 @@ from engine.vocab import load_vocab
 from tests.app.fake_blocks import FakeBlocks
 from tests.app.fake_chalk import chalk_row
 from tests.app.fake_costs import measured_costs
-from tests.app.fake_course import Course
+from tests.app.fake_course import Course, course_of, progress_of
 from tests.app.fake_inspection import fake_inspection
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
 
@@ -125,11 +125,9 @@ class FakeEngine:
                     if (said := re.search("SAY«(.*)»", prompt, re.DOTALL))
                     else self.text_ids
                 )
-                told = Course(message.request_id, time.time(), time.monotonic(), len(message.prompt_token_ids))
-                course = told if "QUEUED" in prompt else None
+                course = course_of(message.request_id, prompt, len(message.prompt_token_ids))
                 for index in range(message.n):
-                    running = Running(message, prompt, text_ids, index, course=course)
-                    self.running[message.request_id, index] = running
+                    self.running[message.request_id, index] = Running(message, prompt, text_ids, index, course=course)
             case protocol.CheckGrammar():
                 fault = f"guided: {message.guided.kind}: BAD" if "BAD" in message.guided.text else None
                 verdict = RequestOutput(message.request_id, [], "stop" if fault is None else "error", fault)
@@ -241,9 +239,8 @@ class FakeEngine:
         return row
 
     def last_row(self, running: Running, token_ids: list[int], reason: str) -> RequestOutput:
-        preemptions = 0 if running.course is None else 1
         summary = RequestSummary(
-            num_preemptions=preemptions,
+            num_preemptions=int(running.course is not None),
             num_prompt_tokens=len(running.request.prompt_token_ids),
             num_output_tokens=running.sent,
             num_cached_tokens=16 if running.request.cache_salt else 0,
@@ -256,10 +253,8 @@ class FakeEngine:
     def send_stats(self) -> None:
         if time.monotonic() < self.stats_s:
             return
-        now = time.monotonic()
-        self.stats_s = now + 0.25
-        courses = [running.course for running in self.running.values() if running.course is not None]
-        if told := [progress for course in courses if (progress := course.progress(now)) is not None]:
+        self.stats_s = time.monotonic() + 0.25
+        if told := progress_of(running.course for running in self.running.values()):
             self.send(protocol.RequestsProgress(told))
         self.send(
             protocol.EngineStats(

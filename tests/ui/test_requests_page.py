@@ -98,7 +98,7 @@ def test_the_list_and_the_detail_say_what_the_api_says(tab: Tab, client: Client)
 
 def test_a_request_is_followed_from_the_queue_to_its_cancel(tab: Tab, client: Client) -> None:
     page = tab.go("/requests")
-    thread = ask_beside(client, "QUEUED SLOW ENDLESS " + "word " * 30)
+    thread = ask_beside(client, "QUEUED PATIENT SLOW ENDLESS " + "word " * 12)
     newest = page.locator("tbody tr").first
     expect(newest.locator("[data-col=ended]")).to_have_text("waits: no free blocks, 2 ahead", timeout=WAIT_MS)
     expect(newest.locator("[data-col=ended]")).to_have_text(re.compile(r"prompt \d+ of \d+ tokens"), timeout=WAIT_MS)
