@@ -141,16 +141,23 @@ class Monitor {
   #decorate(view, window) {
     const gaps = gapsWithReasons(window, view.window, (time) => this.engines.causeOf(time));
     const markers = this.markers.of(view.window);
+    this.#showNews(markers, gapSentences(gaps));
+    this.#showSpan(window);
+    const notes = [t("mon_csv_engine", { engine: this.engines.element.selectedOptions[0]?.textContent ?? "" })];
+    return { ...view, gaps, markers, crosshair: this.#crosshair, notes };
+  }
+
+  /** Lists are made anew only when they say something else: someone may be reading them. */
+  #showNews(markers, sentences) {
+    const key = JSON.stringify([markers.map(({ event }) => event.id), sentences]);
+    if (key === this.newsKey) return;
+    this.newsKey = key;
     setText(this.eventsTitle, t("mon_events", { n: markers.length }));
     eventList(this.events, markers);
-    const sentences = gapSentences(gaps);
     fill(
       this.gaps,
       sentences.map((text) => h("li", {}, text)),
     );
-    this.#showSpan(window);
-    const notes = [t("mon_csv_engine", { engine: this.engines.element.selectedOptions[0]?.textContent ?? "" })];
-    return { ...view, gaps, markers, crosshair: this.#crosshair, notes };
   }
 
   #showSpan(window) {

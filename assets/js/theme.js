@@ -24,9 +24,10 @@ export function nextTheme() {
   return themeChoice();
 }
 
-/** For what is drawn in pixels: canvases and plots read their colours anew. */
+/** For what is drawn in pixels: canvases and plots read their colours anew. Returns the way to stop. */
 export function onThemeChange(listener) {
   listeners.add(listener);
+  return () => listeners.delete(listener);
 }
 
 /** A colour of tokens.css. */
