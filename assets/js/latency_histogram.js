@@ -127,12 +127,13 @@ function createCard(kind, hue) {
     window.Plotly.downloadImage({ data: figure.data, layout }, { format: "png", width: 1280, height: 480, filename: name });
   }
 
-  onThemeChange(paint);
+  const leaveTheme = onThemeChange(paint);
   return {
     element,
     draw,
     destroy() {
       gone = true;
+      leaveTheme();
       if (figure._fullLayout) window.Plotly.purge(figure);
     },
   };

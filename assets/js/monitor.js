@@ -2,6 +2,7 @@
 // address holds, too. What a tab shows is the tab's own: mount(element, tab) -> {destroy()}, where `tab` has
 // onWindow(listener(window, view)), onNewest(listener(window)), range(), engine(); see docs/architecture.md.
 
+import { chosenEngine } from "./chosen_engine.js";
 import { createCrosshair } from "./crosshair.js";
 import { button, fill, h, icon, setText } from "./dom.js";
 import { createEngineChoice } from "./engine_choice.js";
@@ -23,6 +24,9 @@ const TABS = {
   latency: () => import("./monitor_latency.js"),
   gpu: () => import("./monitor_gpu.js"),
 };
+
+/** These speak of one engine: without a choice here, of the one chosen in the header. */
+const OF_ONE = new Set(["kv", "speculation"]);
 
 class Monitor {
   #state = readAddress(location.search, Object.keys(TABS));
@@ -108,7 +112,7 @@ class Monitor {
       onWindow: (listener) => this.window.onWindow(listener),
       onNewest: (listener) => this.window.onNewest(listener),
       range: () => this.window.range(),
-      engine: () => this.engines.id(),
+      engine: () => this.engines.id() ?? (OF_ONE.has(this.#state.tab) ? chosenEngine() : null),
     };
   }
 
@@ -141,16 +145,23 @@ class Monitor {
   #decorate(view, window) {
     const gaps = gapsWithReasons(window, view.window, (time) => this.engines.causeOf(time));
     const markers = this.markers.of(view.window);
+    this.#showNews(markers, gapSentences(gaps));
+    this.#showSpan(window);
+    const notes = [t("mon_csv_engine", { engine: this.engines.element.selectedOptions[0]?.textContent ?? "" })];
+    return { ...view, gaps, markers, crosshair: this.#crosshair, notes };
+  }
+
+  /** Lists are made anew only when they say something else: someone may be reading them. */
+  #showNews(markers, sentences) {
+    const key = JSON.stringify([markers.map(({ event }) => event.id), sentences]);
+    if (key === this.newsKey) return;
+    this.newsKey = key;
     setText(this.eventsTitle, t("mon_events", { n: markers.length }));
     eventList(this.events, markers);
-    const sentences = gapSentences(gaps);
     fill(
       this.gaps,
       sentences.map((text) => h("li", {}, text)),
     );
-    this.#showSpan(window);
-    const notes = [t("mon_csv_engine", { engine: this.engines.element.selectedOptions[0]?.textContent ?? "" })];
-    return { ...view, gaps, markers, crosshair: this.#crosshair, notes };
   }
 
   #showSpan(window) {

@@ -39,7 +39,7 @@ class Overview {
     this.events = h("ul", { class: "pz-events" });
     this.facts = h("div", { class: "pz-facts" });
     this.server = createFacts();
-    this.verdict = h("section", { class: "pz-card pz-verdict-card" });
+    this.verdict = h("div", {});
     fill(
       element,
       h("div", { class: "pz-page-head" }, h("h1", {}, t("nav_overview")), this.sentence),

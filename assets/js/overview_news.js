@@ -4,7 +4,9 @@ import { fill, h } from "./dom.js";
 import { bytes, clock, number, rate, seconds, t, timeAgo, word } from "./i18n.js";
 
 export function showRequests(element, rows) {
+  const focused = element.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   fill(element, rows.length ? requestTable(rows) : h("p", { class: "pz-empty" }, t("no_requests_yet")));
+  if (focused) element.querySelector(`a[href="${focused}"]`)?.focus({ preventScroll: true });
 }
 
 function requestTable(rows) {

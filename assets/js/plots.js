@@ -113,13 +113,14 @@ export function createPlot({ title, series, unit = "", min = 0, legend = () => t
   });
   observer.observe(element);
   document.addEventListener("visibilitychange", schedule);
-  onThemeChange(schedule);
+  const leaveTheme = onThemeChange(schedule);
   plotly.then(schedule);
   const plot = { element, draw, setLog, saveImage, placeCrosshair, destroy };
 
   function destroy() {
     last = null;
     observer.disconnect();
+    leaveTheme();
     document.removeEventListener("visibilitychange", schedule);
     crosshair?.leave(plot);
     if (listening) window.Plotly.purge(figure);
