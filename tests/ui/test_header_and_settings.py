@@ -241,7 +241,10 @@ def test_theme_and_language_are_chosen_and_kept(tab: Tab) -> None:
 
 
 def test_about_shows_this_installation_and_its_texts(client: Client, tab: Tab) -> None:
-    page = tab.go("/settings?tab=about")
+    page = tab.go("/settings")
+    page.click("[data-tab=about]")
+    page.reload()
+    assert page.url.endswith("/settings?tab=about")
     expect(page.locator(".pz-settings-panel")).to_contain_text(client.get("/api/about").json()["python"])
     page.get_by_role("link", name="LICENSE").click()
     expect(page.locator("dialog pre")).to_contain_text("Apache License", timeout=WAIT_MS)
