@@ -60,9 +60,13 @@ export function alertItem(alert, units, onchange) {
 function alertDetails(alert, unit) {
   const known = alert.metric !== "engine_down";
   return [
-    known ? t("alert_was", { value: alertValue(alert.worst, unit), rule: ruleText({ ...alert, for_s: 0 }, unit) }) : null,
+    known
+      ? t("alert_was", { value: alertValue(alert.worst, unit), rule: ruleText({ ...alert, for_s: 0 }, unit) })
+      : null,
     t("alert_since", { when: clock(alert.fired_at), ago: timeAgo(alert.fired_at) }),
-    alert.resolved_at ? t(`alert_by_${alert.resolved_by}`, { after: seconds(alert.resolved_at - alert.fired_at) }) : null,
+    alert.resolved_at
+      ? t(`alert_by_${alert.resolved_by}`, { after: seconds(alert.resolved_at - alert.fired_at) })
+      : null,
     alert.muted ? t("alert_was_muted") : null,
   ]
     .filter(Boolean)

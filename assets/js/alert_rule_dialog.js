@@ -70,7 +70,10 @@ function keep(rule, form) {
 
 function fields(rule, metrics) {
   const form = {};
-  form.metric = choice(metrics.map(({ name }) => [name, t(`alert_metric_${name}`)]), rule?.metric ?? "requests_waiting");
+  form.metric = choice(
+    metrics.map(({ name }) => [name, t(`alert_metric_${name}`)]),
+    rule?.metric ?? "requests_waiting",
+  );
   form.comparison = choice(
     [
       ["above", t("alert_is_above")],
@@ -80,7 +83,14 @@ function fields(rule, metrics) {
   );
   form.threshold = h("input", { class: "pz-field", type: "number", step: "any", required: true, value: "" });
   const [amount, unit] = splitDuration(rule?.for_s ?? 10);
-  form.duration = h("input", { class: "pz-field", type: "number", min: 0, step: "any", required: true, value: String(amount) });
+  form.duration = h("input", {
+    class: "pz-field",
+    type: "number",
+    min: 0,
+    step: "any",
+    required: true,
+    value: String(amount),
+  });
   form.unit = choice(
     Object.keys(FACTORS).map((name) => [name, name]),
     unit,

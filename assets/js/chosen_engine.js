@@ -1,6 +1,6 @@
 // Which engine the header and the panes speak of: the default one, unless the operator chose another in this tab.
-// Owns the choice. Invariant: it is kept by model, so that it holds when the model is loaded again under another run id;
-// an engine that has ended is spoken of only while the operator's choice is it, or where there is no other.
+// Owns the choice. Invariant: it is kept by model, so that it holds when the model is loaded again under another run
+// id; an engine that has ended is spoken of only while the operator's choice is it, or where there is no other.
 
 import { liveEngines } from "./engine_state.js";
 import { live } from "./live.js";

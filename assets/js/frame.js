@@ -11,7 +11,7 @@ export function mount(element) {
   const byName = new Map(routes);
   fill(
     element,
-    h("a", { class: "pz-skip", href: "#pz-main" }, t("skip_to_content")),
+    h("a", { class: "pz-skip", href: "#pz-main", onclick: skip }, t("skip_to_content")),
     h(
       "nav",
       { class: "pz-rail", "aria-label": t("navigation") },
@@ -31,6 +31,12 @@ export function mount(element) {
   main?.setAttribute("id", "pz-main");
   main?.setAttribute("tabindex", "-1"); // where the skip link leads
   installKeys(byName);
+}
+
+/** Not by its address: Gradio sets a base for addresses, so that this one would lead to another page. */
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("pz-main")?.focus();
 }
 
 function link(name, path, active) {

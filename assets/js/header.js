@@ -71,7 +71,12 @@ function buildView() {
       "div",
       { class: "pz-head-who" },
       h("div", { class: "pz-head-state" }, view.chip, view.age),
-      h("div", { class: "pz-head-model" }, view.names, h("span", { class: "pz-head-sub" }, view.details, view.countdown)),
+      h(
+        "div",
+        { class: "pz-head-model" },
+        view.names,
+        h("span", { class: "pz-head-sub" }, view.details, view.countdown),
+      ),
       view.flag,
     ),
     h("div", { class: "pz-head-figures" }, memory, tokens, ttft, view.speculation),
@@ -106,9 +111,7 @@ function stateText(engine) {
   if (state === "busy") {
     const { running, waiting } = engine;
     const kind = waiting ? "waiting" : "running";
-    return SHORT.matches
-      ? t(`head_busy_${kind}`, { running, waiting })
-      : t(`state_busy_${kind}`, { running, waiting });
+    return SHORT.matches ? t(`head_busy_${kind}`, { running, waiting }) : t(`state_busy_${kind}`, { running, waiting });
   }
   return word("state", state);
 }
@@ -145,7 +148,8 @@ function tellEnds(view, state) {
 
 function showNames(view, state, engine) {
   const others = state.engines.filter((each) => each !== engine);
-  const label = (each) => (stateOf(each) === "ready" ? each.model_id : `${each.model_id} · ${word("state", stateOf(each))}`);
+  const label = (each) =>
+    stateOf(each) === "ready" ? each.model_id : `${each.model_id} · ${word("state", stateOf(each))}`;
   const key = JSON.stringify([engine?.model_id, state.engines.map(label)]);
   if (key === view.namesKey) return;
   view.namesKey = key;
@@ -199,8 +203,11 @@ function showSpeculation({ speculation: around, spec: chip }, speculation) {
   const known = typeof gain === "number";
   chip.dataset.state = state === "on" && !known ? "not_enough_data" : state;
   setText(chip, known && state !== "failed" && state !== "off" ? gainText(state, gain) : stateWord(chip.dataset.state));
-  const interval = known && typeof low === "number" ? t("head_spec_interval", { low: number(low, 2), high: number(high, 2) }) : null;
-  chip.title = [t("head_spec_definition"), speculation.proposer, interval, speculation.reason].filter(Boolean).join("\n");
+  const interval =
+    known && typeof low === "number" ? t("head_spec_interval", { low: number(low, 2), high: number(high, 2) }) : null;
+  chip.title = [t("head_spec_definition"), speculation.proposer, interval, speculation.reason]
+    .filter(Boolean)
+    .join("\n");
 }
 
 const gainText = (state, gain) => t(`head_gain_${state}`, { gain: number(gain, gain < 10 ? 1 : 0) });
@@ -221,4 +228,3 @@ function showAge(view) {
   if (age === null) setText(view.age, t("connecting"));
   else setText(view.age, t(stale ? "stale_for" : NARROW.matches ? "data_old_short" : "data_old", { age }));
 }
-

@@ -1,4 +1,4 @@
-// The header's buttons that change something: Stop all and Unload. Owns when each can be pressed and what it asks first.
+// The header's buttons that change something: Stop all and Unload. Owns when each can be pressed and what it asks.
 
 import { api } from "./api.js";
 import { confirmDialog } from "./dialog.js";

@@ -12,7 +12,12 @@ const SHOWN = 20;
 
 export function createBell() {
   const badge = h("span", { class: "pz-badge pz-figure", hidden: true });
-  const element = h("button", { type: "button", class: "pz-icon-button pz-bell", onclick: openAlerts }, icon("bell"), badge);
+  const element = h(
+    "button",
+    { type: "button", class: "pz-icon-button pz-bell", onclick: openAlerts },
+    icon("bell"),
+    badge,
+  );
   live.subscribe("alerts", tellOfNew);
   function update(counts) {
     const { firing = 0, unacknowledged = 0 } = counts ?? {};
@@ -29,7 +34,8 @@ export function createBell() {
 
 /** What the state chip does not say already. */
 function tellOfNew(alert) {
-  if (alert.state !== "firing" || alert.muted || alert.acknowledged_at !== null || alert.metric === "engine_down") return;
+  if (alert.state !== "firing" || alert.muted || alert.acknowledged_at !== null || alert.metric === "engine_down")
+    return;
   toast(t("alert_toast", { metric: t(`alert_metric_${alert.metric}`), subject: subjectName(alert.subject) }), "error");
 }
 
@@ -43,7 +49,9 @@ function openAlerts() {
     all.hidden = !alerts.some((alert) => alert.acknowledged_at === null);
     return fill(
       list,
-      alerts.length ? alerts.map((alert) => alertItem(alert, units, draw)) : h("li", { class: "pz-empty" }, t("alert_none")),
+      alerts.length
+        ? alerts.map((alert) => alertItem(alert, units, draw))
+        : h("li", { class: "pz-empty" }, t("alert_none")),
     );
   }
   const all = button(t("alert_seen_all"), async () => {

@@ -1,5 +1,5 @@
-// The keyboard on every page. Owns the list of keys, the help that shows it, and what works everywhere; what belongs to a
-// page is dispatched as an event that the page listens to: "pz:branch" {step} for [ and ], "pz:send" for Ctrl+Enter.
+// The keyboard on every page. Owns the list of keys, the help that shows it, and what works everywhere; what belongs to
+// a page is dispatched as an event that the page listens to: "pz:branch" {step} for [ and ], "pz:send" for Ctrl+Enter.
 // Invariant: a single letter does nothing while something is being written or a dialog is open.
 
 import { openDialog } from "./dialog.js";

@@ -7,8 +7,10 @@ const TABS = ["appearance", "alerts", "retention", "about"];
 
 export function mount(element) {
   const panel = h("div", { class: "pz-settings-panel", id: "pz-settings-panel" });
+  // the whole path: Gradio sets a base for addresses, so that `?tab=` alone would lead to the front page
+  const address = (name) => `${location.pathname}?tab=${name}`;
   const links = TABS.map((name) =>
-    h("a", { class: "pz-button pz-segment", href: `?tab=${name}`, dataset: { tab: name } }, t(`set_tab_${name}`)),
+    h("a", { class: "pz-button pz-segment", href: address(name), dataset: { tab: name } }, t(`set_tab_${name}`)),
   );
   const tabs = h("nav", { class: "pz-segments pz-settings-tabs", "aria-label": t("set_tabs") }, links);
   let shown = null;

@@ -68,7 +68,12 @@ function libraries(known) {
     h(
       "div",
       { class: "pz-table-wrap" },
-      h("table", { class: "pz-table pz-set-table" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, known.map(line))),
+      h(
+        "table",
+        { class: "pz-table pz-set-table" },
+        h("thead", {}, h("tr", {}, head)),
+        h("tbody", {}, known.map(line)),
+      ),
     ),
   );
 }

@@ -102,7 +102,11 @@ class AlertSettings {
           "p",
           { class: "pz-rule-text" },
           h("span", {}, ruleText(rule, unit)),
-          h("span", { class: "pz-severity", dataset: { severity: rule.severity } }, t(`alert_severity_${rule.severity}`)),
+          h(
+            "span",
+            { class: "pz-severity", dataset: { severity: rule.severity } },
+            t(`alert_severity_${rule.severity}`),
+          ),
           rule.webhook ? h("span", { class: "pz-hint" }, t("alert_calls", { host: hostOf(rule.webhook) })) : null,
           muted ? h("span", { class: "pz-hint" }, t("alert_muted_until", { when: clock(rule.muted_until) })) : null,
         ),
@@ -119,7 +123,9 @@ class AlertSettings {
     return h(
       "div",
       { class: "pz-actions" },
-      act("enable", t(rule.enabled ? "alert_disable" : "alert_enable"), () => this.#change(rule, { enabled: !rule.enabled })),
+      act("enable", t(rule.enabled ? "alert_disable" : "alert_enable"), () =>
+        this.#change(rule, { enabled: !rule.enabled }),
+      ),
       rule.enabled
         ? act("mute", t(muted ? "alert_unmute" : "alert_mute"), () => this.#change(rule, { muted_until: until }), {
             title: t("alert_mute_hint"),

@@ -14,7 +14,13 @@ export function mount(panel) {
   const themes = segments(t("set_theme"), CHOICES, (choice) => t(`theme_${choice}`), themeChoice, setTheme);
   const language = (choice) => (choice === "system" ? t("set_language_system") : OWN_NAMES[choice]);
   const languages = segments(t("set_language"), ["system", ...LANGUAGES], language, languageChoice, chooseLanguage);
-  const routes = () => new Map(document.querySelector("[data-routes]").dataset.routes.split(" ").map((r) => r.split("=")));
+  const routes = () =>
+    new Map(
+      document
+        .querySelector("[data-routes]")
+        .dataset.routes.split(" ")
+        .map((r) => r.split("=")),
+    );
   fill(
     panel,
     h(
@@ -23,7 +29,11 @@ export function mount(panel) {
       row(t("set_theme"), t("set_here"), themes.element),
       row(t("set_language"), t("set_language_hint"), languages.element),
       row(t("set_motion"), t("set_motion_hint"), reduced),
-      row(t("keys_title"), t("keys_hint"), button(t("set_keys_show"), () => showKeys(routes()), { iconName: "keyboard" })),
+      row(
+        t("keys_title"),
+        t("keys_hint"),
+        button(t("set_keys_show"), () => showKeys(routes()), { iconName: "keyboard" }),
+      ),
     ),
   );
   showMotion();

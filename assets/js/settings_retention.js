@@ -104,7 +104,11 @@ class Retention {
     const valid = [...this.#fields.values()].every((field) => field.valid());
     const dirty = Object.keys(this.#changes()).length > 0;
     this.save.disabled = !dirty || !valid;
-    this.saved.textContent = dirty ? t(valid ? "set_unsaved" : "out_of_range") : this.saved.dataset.done ? t("saved") : "";
+    this.saved.textContent = dirty
+      ? t(valid ? "set_unsaved" : "out_of_range")
+      : this.saved.dataset.done
+        ? t("saved")
+        : "";
   }
 
   async #save() {
