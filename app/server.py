@@ -175,9 +175,8 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     header = HeaderPublisher(
         hub, engines, generations, job_runner, recorder, catalog, selftests, lambda: alert_rules.counts()
     )
-    quantizer = Quantizer(settings.home, catalog, settings.jobs_argv)
-    trainer = DrafterTrainer(settings.home, catalog, settings.jobs_argv)
-    model_jobs = ModelJobs(job_runner, catalog, engines, events, quantizer, trainer)
+    making = (settings.home, catalog, settings.jobs_argv)
+    model_jobs = ModelJobs(job_runner, catalog, engines, events, Quantizer(*making), DrafterTrainer(*making))
     idle = IdleWatch(engines.all, lambda model_id: model_jobs.unload(model_id, force=False, cause="idle"))
     conversation_service = ConversationService(store, hub, engines, generations)
     parts = Services(

@@ -69,7 +69,7 @@ export function openLoadDialog(row, { loaded = false } = {}) {
   fields.element.addEventListener("input", () => {
     load.disabled = !fields.valid();
     clearTimeout(timer);
-    timer = setTimeout(ask, TYPING_PAUSE_MS);
+    if (fields.valid()) timer = setTimeout(ask, TYPING_PAUSE_MS); // a field in red says what is wrong with it
   });
   offerDrafters(row, fields);
   profiles.start();

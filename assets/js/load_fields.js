@@ -22,13 +22,13 @@ const FIELDS = [
   },
   { name: "drafter", option: "drafter", kind: "choice", values: [""], label: () => t("automatic") },
   { name: "num_speculative_tokens", option: "num_speculative_tokens", kind: "number", min: 1, max: MAX_DRAFTS },
+  { name: "speculation_rule", option: "speculation_rule", kind: "choice", values: ["match", "rejection"] },
   { name: "mod_idle_minutes", option: "idle_unload_s", kind: "number", min: 1, max: 43200, unit: 60 },
   { name: "mod_memory_limit", option: "memory_limit_bytes", kind: "number", min: 0, max: 1e6, step: "any", unit: GIB },
 ];
 const MORE_FIELDS = [
   { name: "kv_mib", option: "kv_cache_memory_bytes", kind: "number", min: 1, max: 1 << 24, unit: MIB },
   { name: "mod_gpu_share", option: "gpu_memory_utilization", kind: "number", min: 1, max: 100, unit: 0.01 },
-  { name: "speculation_rule", option: "speculation_rule", kind: "choice", values: ["match", "rejection"] },
   { name: "dtype", option: "dtype", kind: "choice", values: ["auto", "bfloat16", "float32"] },
   { name: "kernel_backend", option: "kernel_backend", kind: "choice", values: ["auto", "cpu_ops", "triton_ops", "reference"] },
   { name: "recorded_steps", option: "recorded_steps", kind: "choice", ...YES_NO },

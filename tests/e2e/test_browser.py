@@ -261,11 +261,12 @@ def test_a_refused_load_says_why(unloaded_url: str, open_page: Opener) -> None:
         kv_format.select_option("fp8")
         expect(page.locator(".pz-estimate .pz-problem")).to_contain_text("compute capability 8.9")
         kv_format.select_option("auto")
-        page.locator("dialog input[type=number]").nth(2).fill("16000000")
-        expect(page.locator(".pz-estimate .pz-problem")).to_be_visible()
-        page.click("dialog .pz-primary")
-        card = page.locator("[data-model=smollm2-135m-instruct]")
-        expect(card.locator(".pz-problem")).to_contain_text("GiB", timeout=LOAD_MS)
+        expect(page.locator(".pz-estimate .pz-fit")).to_contain_text("Fits")
+        page.locator("dialog").get_by_text("More options").click()
+        page.locator("dialog").get_by_label("KV cache (MiB)").fill("16000000")
+        expect(page.locator(".pz-estimate strong")).to_contain_text("Does not fit by")
+        expect(page.locator(".pz-estimate .pz-problem")).to_contain_text("GiB")
+        expect(page.locator("dialog .pz-dialog-foot .pz-primary")).to_be_disabled()
 
 
 def test_an_engine_that_dies_is_shown_with_its_cause(loaded_url: str, open_page: Opener) -> None:
