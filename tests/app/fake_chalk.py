@@ -1,9 +1,11 @@
-"""The steps of a fake request that says CHALK: honest drafts, whose tokens are those of the text."""
+"""The steps of a fake request that says CHALK: honest drafts, whose tokens are those of the text.
+
+SLOWER takes 200 ms a step, ENDLESS says the text over and over.
+"""
 
 from __future__ import annotations
 
 import time
-
 from typing import Any
 
 from engine.core.outputs import RequestOutput
@@ -47,7 +49,9 @@ def chalk_row(engine: Any, running: Any) -> RequestOutput:
     drafts = request.speculation.enabled and engine.speculates and engine.enabled
     most = (request.speculation.num_speculative_tokens or 8) if drafts else 0
     room, size = request.sampling.max_tokens - running.sent, len(request.prompt_token_ids)
-    step = chalk_step(request.request_id, size, running.text_ids, end, running.sent, running.turn, most, room)
+    text_ids = running.text_ids * (20 if "ENDLESS" in running.prompt else 1)
+    running.next_s = time.monotonic() + (0.2 if "SLOWER" in running.prompt else 0.03 if "SLOW" in running.prompt else 0)
+    step = chalk_step(request.request_id, size, text_ids, end, running.sent, running.turn, most, room)
     running.turn += 1
     if request.trace:
         engine.send(StepTrace([step]))

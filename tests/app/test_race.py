@@ -113,11 +113,11 @@ def test_a_difference_is_told_with_its_place_and_margins(
 
 
 def test_a_race_waits_for_other_requests_and_can_be_cancelled(client: Client) -> None:
-    asked = {"prompt": "SLOW ENDLESS", "max_tokens": 400}
+    asked = {"prompt": "HANG"}
     other = threading.Thread(target=lambda: client.post("/v1/completions", json=asked, timeout=60))
     other.start()
-    client.until(lambda: client.get("/api/requests?limit=1").json()["requests"][0]["state"] == "running")
-    job_id = client.post(url(client), json=CHALK).json()["job_id"]
+    client.until(lambda: client.get("/api/requests?limit=1").json()["requests"][0]["state"] == "queued")
+    job_id = client.post(url(client), json={**CHALK, "prompt": "HANG"}).json()["job_id"]
     waiting = client.until(lambda: job if (job := client.get(f"/api/jobs/{job_id}").json())["stage"] else None)
     assert (waiting["stage"], waiting["done"], waiting["message"]) == ("race_waiting", 0, "1")
     refused = client.post(url(client), json=CHALK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,17 @@ def newest(client: Client) -> dict[str, Any]:
 
 def test_a_race_survives_a_reload_and_shows_what_the_job_says(client: Client, tab: Tab) -> None:
     page = mount(tab, "race")
+    other = threading.Thread(target=lambda: client.post("/v1/completions", json={"prompt": "HANG"}, timeout=200))
+    other.start()
+    client.until(lambda: client.get("/api/requests?limit=1").json()["requests"])
     start(page, "CHALK SLOW")
-    expect(page.locator("#probe")).to_contain_text("The race is on", timeout=WAIT_MS)
+    waits = "waiting until other requests have ended (1 running)"
+    expect(page.locator(".pz-race-stage")).to_contain_text(waits, timeout=WAIT_MS)
     page = mount(tab, "race")  # loads the page anew
-    expect(page.locator("#probe")).to_contain_text("The race is on", timeout=WAIT_MS)
+    expect(page.locator(".pz-race-stage")).to_contain_text(waits, timeout=WAIT_MS)
+    request_id = client.get("/api/requests?limit=1").json()["requests"][0]["id"]
+    client.post(f"/api/requests/{request_id}/cancel")
+    other.join(60)
     verdict = page.locator(".pz-race-verdict")
     expect(verdict).to_be_visible(timeout=WAIT_MS)
     result = newest(client)
@@ -95,7 +103,7 @@ def shows_the_replay(page: Page, result: dict[str, Any]) -> None:
 
 def test_a_race_can_be_cancelled(client: Client, tab: Tab) -> None:
     page = mount(tab, "race")
-    start(page, "SLOW", Max_tokens="70")
+    start(page, "HANG")
     expect(page.locator("#probe")).to_contain_text("The race is on", timeout=WAIT_MS)
     page.locator("#probe").get_by_role("button", name="Cancel").click()
     expect(page.locator(".pz-race-stage")).to_have_text("cancelled", timeout=WAIT_MS)
