@@ -65,7 +65,7 @@ proof: ## Prove that speculation changes nothing, for up to 70 minutes; goes on 
 	@$(BOOTSTRAP) --extra dev
 	$(BIN)/python -m bench.proof $(ARGS)
 
-soak: ## Press an engine, then a server, with 2,000 mixed requests each, and check that nothing is left behind
+soak: ## Press an engine and a server with 2,000 mixed requests each, then keep six tabs open for SOAK_S=900 seconds
 	@$(BOOTSTRAP) --extra dev
 	$(BIN)/python -m bench.soak $(ARGS)
 

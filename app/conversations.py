@@ -13,11 +13,13 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.conversation_schemas import Count, CountBody
+from app.conversation_turns import Turns, answering, asking, fenced, for_template, path_to, title_of
 from app.dialects.answer_plan import thoughts_plan
 from app.dialects.sampling import sampling_params
 from app.engines import Engine, Engines
@@ -26,6 +28,7 @@ from app.generation import Generation, Generations, RequestOptions, room_for_out
 from app.live import LiveHub
 from app.parsers.answer import AnswerParser
 from app.parsers.base import Delta, ReasoningDelta, ToolCallDelta
+from app.request_bodies import GivenTexts
 from app.text import ChatTemplateError
 from app.writes import unwatched
 from db.errors import StoreError
@@ -35,7 +38,18 @@ from db.store import Store
 log = logging.getLogger(__name__)
 
 SAVE_INTERVAL_S = 0.5
-TITLE_LENGTH = 60
+STATS = (
+    "num_prompt_tokens",
+    "num_output_tokens",
+    "num_cached_tokens",
+    "ttft_s",
+    "tokens_per_s",
+    "e2e_s",
+    "seed",
+    "drafts",
+    "drafted",
+    "accepted",
+)  # of a request, as its answer keeps them
 
 
 @dataclass(slots=True)
@@ -95,23 +109,25 @@ class ConversationService:
         content: str | None,
         parent_id: str | None,
         model_id: str | None,
+        attachments: Sequence[Mapping[str, str]] = (),
     ) -> Started:
-        """Append the user's message, if there is one, and begin the answer."""
+        """Append the user's message, if there is one, and begin the answer, or go on with the one at `parent_id`."""
         if conversation_id in self._answers or conversation_id in self._starting:
             raise ApiError(409, "an answer is being written already", remedy="Stop it first", code="generating")
         self._starting.add(conversation_id)
         try:
             row = self.row(conversation_id)
             engine = self._engine(model_id, row.model_id)
-            user, asked_id, turns = self._turns(conversation_id, content, parent_id)
+            path = path_to(self._store.list_messages(conversation_id), parent_id)
+            user = None
+            if content is not None:
+                user = _message(conversation_id, parent_id, "user", content, attachments=list(map(dict, attachments)))
+            turns = answering(path) if user is None else asking(path, user)
             generation, parser = await self._generation(engine, row, turns)
-            answer = _message(
-                conversation_id, asked_id, "assistant", "", state="streaming", model_id=engine.model_id,
-                request_id=generation.id,
-            )  # fmt: skip
+            answer = _answer(turns, engine.model_id, generation.id)
             new = [message for message in (user, answer) if message is not None]
             if not row.title and user is not None:
-                titled = self._store.patch_conversation(conversation_id, version, {"title": _title(user.content)})
+                titled = self._store.patch_conversation(conversation_id, version, {"title": title_of(user.content)})
                 version = (await asyncio.wrap_future(titled)).version
             saved = await asyncio.wrap_future(self._store.append_messages(conversation_id, new, version))
             self._follow(Answer(answer, generation, parser), saved, new)
@@ -155,46 +171,54 @@ class ConversationService:
             # here, unlike on /v1, the operator sits at the button that loads a model: a conflict, not an outage
             raise ApiError(409, error.detail, param="model_id", remedy=error.remedy, code=error.code) from error
 
-    def _turns(
-        self, conversation_id: str, content: str | None, parent_id: str | None
-    ) -> tuple[MessageRow | None, str, list[MessageRow]]:
-        """The new user message (None: regenerate), the id of the message to answer, and the path that leads to it."""
-        by_id = {message.id: message for message in self._store.list_messages(conversation_id)}
-        if parent_id is not None and parent_id not in by_id:
-            raise ApiError(404, f"message {parent_id!r} is not in this conversation", param="parent_id")
+    async def count(self, body: CountBody) -> Count:
+        """How large the prompt would be, and what it leaves for the answer."""
+        row = None if body.conversation_id is None else self.row(body.conversation_id)
+        engine = self._engine(body.model_id, row.model_id if row is not None else None)
         path: list[MessageRow] = []
-        at = parent_id
-        while at is not None:
-            path.insert(0, by_id[at])
-            at = by_id[at].parent_id
-        if content is not None:
-            if path and path[-1].role == "user":
-                raise ApiError(400, "a user message cannot follow another", param="parent_id")
-            user = _message(conversation_id, parent_id, "user", content)
-            return user, user.id, [*path, user]
-        if not path or path[-1].role != "user":
-            raise ApiError(400, "without content, parent_id must name the user message to answer", param="parent_id")
-        return None, path[-1].id, path
+        if row is not None:
+            leaf = body.parent_id if "parent_id" in body.model_fields_set else row.active_leaf_id
+            path = path_to(self._store.list_messages(row.id), leaf)
+        attachments = [each.model_dump() for each in body.attachments]
+        question = _message("", None, "user", body.content, attachments=attachments)
+        system = body.system_prompt if body.system_prompt is not None else row.system_prompt if row is not None else ""
+        if path and path[-1].role == "user":  # it is being written anew
+            path = path[:-1]
+        prompt = await self._encode(engine, system, Turns([*path, question], question.id))
+        texts = [fenced(each["name"], each["text"]) for each in attachments]
+        each_tokens = await asyncio.to_thread(lambda: [len(engine.vocab.encode(text)) for text in texts])
+        longest = engine.ready.max_model_len
+        return Count(
+            model_id=engine.model_id,
+            num_tokens=len(prompt),
+            attachment_tokens=each_tokens,
+            max_model_len=longest,
+            room=max(0, longest - len(prompt)),
+        )
 
-    async def _generation(
-        self, engine: Engine, row: ConversationRow, turns: Sequence[MessageRow]
-    ) -> tuple[Generation, AnswerParser]:
+    async def _encode(self, engine: Engine, system_prompt: str, turns: Turns) -> list[int]:
         if engine.chat is None:
             raise ApiError(
                 409, engine.chat_error, remedy="Use the Playground, or load an instruct model", param="model_id"
             )
-        system = [{"role": "system", "content": row.system_prompt}] if row.system_prompt else []
+        begun = turns.continues is not None
         try:
-            messages = [*system, *map(_for_template, turns)]
-            prompt = await asyncio.to_thread(engine.chat.encode, messages)
+            messages = for_template(system_prompt, turns)
+            return await asyncio.to_thread(
+                engine.chat.encode, messages, add_generation_prompt=not begun, continue_final_message=begun
+            )
         except ChatTemplateError as error:
             raise ApiError(400, str(error), param="content") from error
+
+    async def _generation(self, engine: Engine, row: ConversationRow, turns: Turns) -> tuple[Generation, AnswerParser]:
+        prompt = await self._encode(engine, row.system_prompt, turns)
         wishes = dict(row.sampling)
         # an answer may be shorter than asked where the context ends: it says "length" then, and the chat can go on
         limit = room_for_output(engine, len(prompt), wishes.pop("max_tokens", None), clip=True)
         sampling = sampling_params(engine.sampling_defaults, max_tokens=limit, **wishes)
-        plan = thoughts_plan(engine, prompt)
-        options = RequestOptions(shown_specials=plan.shown_specials)
+        plan = thoughts_plan(engine, prompt, begun=turns.continues is not None)
+        given = GivenTexts(messages=lambda: for_template(row.system_prompt, turns))
+        options = RequestOptions(shown_specials=plan.shown_specials, given=given)
         generation = self._generations.prepare(engine, prompt, sampling, options=options, source="conversation")
         return generation, plan.parser()
 
@@ -254,11 +278,11 @@ class ConversationService:
         if answer.save_timer is not None:
             answer.save_timer.cancel()
         row = answer.generation.row
-        names = ("num_prompt_tokens", "num_output_tokens", "ttft_s", "tokens_per_s", "e2e_s", "seed")
         changes["content"] = answer.message.content
         changes["reasoning_content"] = answer.message.reasoning_content
         changes["finish_reason"] = row.finish_reason
-        changes["stats"] = {name: getattr(row, name) for name in names} | {"reasoning_s": _thought_s(answer)}
+        own = {"reasoning_s": _thought_s(answer)} | (answer.message.stats or {})
+        changes["stats"] = {name: getattr(row, name) for name in STATS} | own
         answer.message = dataclasses.replace(answer.message, **changes)
         try:
             await asyncio.wrap_future(self._store.update_message(answer.message.id, changes))
@@ -290,6 +314,7 @@ def _message(
     state: str = "complete",
     model_id: str | None = None,
     request_id: str | None = None,
+    attachments: list[dict[str, str]] | None = None,
 ) -> MessageRow:
     return MessageRow(
         id=uuid.uuid4().hex,
@@ -301,13 +326,25 @@ def _message(
         created_at=time.time(),
         model_id=model_id,
         request_id=request_id,
+        attachments=attachments or None,
     )
 
 
-def _for_template(message: MessageRow) -> dict[str, str]:
-    """A turn; of thoughts the template gets to know, and most leave those of earlier turns out."""
-    thoughts = {"reasoning_content": message.reasoning_content} if message.reasoning_content else {}
-    return {"role": message.role, "content": message.content, **thoughts}
+def _answer(turns: Turns, model_id: str, request_id: str) -> MessageRow:
+    """The answer as it begins: empty, or with all of the one that it goes on with."""
+    before = turns.continues
+    conversation_id = turns.path[-1].conversation_id
+    empty = _message(
+        conversation_id, turns.asked_id, "assistant", "", state="streaming", model_id=model_id, request_id=request_id
+    )
+    if before is None:
+        return empty
+    return dataclasses.replace(
+        empty,
+        content=before.content,
+        reasoning_content=before.reasoning_content,
+        stats={"continues": before.id},
+    )
 
 
 def _thought_s(answer: Answer) -> float | None:
@@ -315,8 +352,3 @@ def _thought_s(answer: Answer) -> float | None:
     if answer.thought_from is None:
         return None
     return (answer.thought_to or time.monotonic()) - answer.thought_from
-
-
-def _title(content: str) -> str:
-    line = " ".join(content.split())
-    return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1].rstrip() + "…"

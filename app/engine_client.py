@@ -18,13 +18,14 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from engine.core.outputs import RequestOutput
+from engine.core.outputs import RequestOutput, RequestProgress
 from engine.core.sampling_params import Guided
 from engine.protocol import (
     AbortRequest,
     AddRequest,
     CheckGrammar,
     FromEngine,
+    RequestsProgress,
     StepOutputs,
     ToEngine,
     decode_from_engine,
@@ -48,6 +49,8 @@ class RequestStream:
         self.request_id = request_id
         self.finished = False
         self.open = set(range(num_samples))  # the samples whose final row has not arrived
+        self.on_progress: Callable[[RequestProgress], None] = lambda progress: None
+        self.on_late: Callable[[RequestOutput], None] | None = None  # takes the rows that nobody waits for any more
         self._queue: asyncio.Queue[RequestOutput | EngineGone] = asyncio.Queue()
 
     def put(self, item: RequestOutput) -> None:
@@ -56,7 +59,10 @@ class RequestStream:
             return
         if item.finish_reason is not None:
             self.open.remove(item.index)
-        self._queue.put_nowait(item)
+        if self.on_late is not None:
+            self.on_late(item)
+        else:
+            self._queue.put_nowait(item)
 
     def fail(self, gone: EngineGone) -> None:
         self._queue.put_nowait(gone)
@@ -86,12 +92,18 @@ class EngineClient:
         self._usable: deque[Guided] = deque(maxlen=NUM_USABLE_GRAMMARS)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._gone: EngineGone | None = None
+        self.num_submitted = 0  # requests so far: who is asked between two looks is seen to have been
         threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
         threading.Thread(target=self._write, name="engine-writer", daemon=True).start()
 
     @property
     def num_running(self) -> int:
         return len(self._streams)
+
+    @property
+    def running_ids(self) -> list[str]:
+        """The requests that run, oldest first."""
+        return list(self._streams)
 
     @property
     def num_sequences(self) -> int:
@@ -105,6 +117,7 @@ class EngineClient:
         data = encode(request)  # first: a request that cannot be encoded leaves nothing behind
         stream = RequestStream(request.request_id, request.n)
         self._streams[request.request_id] = stream
+        self.num_submitted += 1
         self._outbox.put(data)
         return stream
 
@@ -139,6 +152,13 @@ class EngineClient:
         for each in stream.open if index is None else (index,):
             last = RequestOutput(request_id, [], finish_reason="abort", index=each)
             self._loop.call_later(ABORT_PATIENCE_S, self._deliver, last)
+
+    def abort_all(self) -> int:
+        """End every running request in the engine. Returned: how many there were."""
+        running = list(self._streams)
+        for request_id in running:
+            self.abort(request_id)
+        return len(running)
 
     def send(self, message: ToEngine) -> None:
         self._outbox.put(encode(message))
@@ -183,6 +203,11 @@ class EngineClient:
         self._connection.close()
 
     def _dispatch(self, message: FromEngine) -> None:
+        if isinstance(message, RequestsProgress):
+            for progress in message.requests:
+                if (stream := self._streams.get(progress.request_id)) is not None:
+                    stream.on_progress(progress)
+            return
         if not isinstance(message, StepOutputs):
             self._on_message(message)
             return

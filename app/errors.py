@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from db.errors import NotFound, StaleVersion, StoreError
+from db.errors import NotFound, StaleSettings, StaleVersion, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,10 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def on_store(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, StaleVersion):
-            found = ApiError(409, str(error), param="version", remedy="Reload the conversation", code="stale_version")
+            found = ApiError(409, str(error), param="version", remedy=f"Reload the {error.what}", code="stale_version")
+        elif isinstance(error, StaleSettings):
+            remedy = "Look at what stands there now, and save again"
+            found = ApiError(409, str(error), param=error.names[0], remedy=remedy, code="stale_settings")
         elif isinstance(error, NotFound):
             found = ApiError(404, str(error), code="not_found")
         else:

@@ -23,10 +23,10 @@ class FitEstimate:
     """What one load would take. `short_by_bytes` is 0 where memory is enough, even if an option refuses the load.
 
     workspace_parts: see `engine.core.memory_plan.WorkspaceBytes`. reading_bytes: what the largest tensor takes while it
-    is read, before KV cache and workspace are there; no part of the total. available_bytes: what the load may take of
-    the device's memory_total_bytes; held: who has what is not free of it. drafter_bytes: a drafter's weights, buffers
-    and what it keeps in the KV blocks. speculation: what the load will speculate with, drafter_note: why that is not
-    what was asked for.
+    is read, before KV cache and workspace are there; no part of the total. free_bytes: what nobody has of the device's
+    memory_total_bytes; held: who has the rest; available_bytes: what the load may take of it. drafter_bytes: a
+    drafter's weights, buffers and what it keeps in the KV blocks. speculation: what the load will speculate with,
+    drafter_note: why that is not what was asked for.
     """
 
     device: str
@@ -39,6 +39,7 @@ class FitEstimate:
     reading_bytes: int
     total_bytes: int
     available_bytes: int
+    free_bytes: int
     memory_total_bytes: int
     held: list[MemoryHolder]
     fits: bool
@@ -65,8 +66,11 @@ def estimate(
     """
     dtype_bytes = DTYPE_BYTES[options.dtype]
     config = info.config
+    free_bytes = available_bytes
     if device != "cpu":
         available_bytes = _gpu_budget(options, available_bytes, total_bytes)
+    if options.memory_limit_bytes is not None:
+        available_bytes = min(available_bytes, options.memory_limit_bytes)
     reading = largest_reading(info.tensors.values(), dtype_bytes) if device == "cpu" else 0
     plan, drafting = plan_with_drafter(
         info, options, decide(info, options), available_bytes, dtype_bytes, device, RUNTIME_BYTES, reading
@@ -91,6 +95,7 @@ def estimate(
         reading_bytes=plan.reading_bytes,
         total_bytes=total,
         available_bytes=available_bytes,
+        free_bytes=free_bytes,
         memory_total_bytes=total_bytes,
         held=list(held),
         fits=plan.kv is not None,

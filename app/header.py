@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from app.catalog import Catalog
+from app.catalog.entry import CatalogError
 from app.devices import DeviceSample
 from app.engines import Engine, Engines
 from app.generation import Generations
@@ -37,6 +40,7 @@ class HeaderPublisher:
         recorder: Recorder,
         catalog: Catalog,
         selftests: SelfTests,
+        alert_counts: Callable[[], dict[str, int]],
     ) -> None:
         self._hub = hub
         self._engines = engines
@@ -45,12 +49,15 @@ class HeaderPublisher:
         self._recorder = recorder
         self._catalog = catalog
         self._selftests = selftests
+        self._alert_counts = alert_counts
+        self._quantizations: dict[str, str | None] = {}  # of each engine run, as its checkpoint's header says
         self._previous: dict[str, EngineStats] = {}
         self._rates: dict[str, float | None] = {}
 
     async def run(self) -> None:
         """Publish until the task is cancelled."""
         while True:
+            await self._update_quantizations()
             self._update_rates()
             self.publish()
             await asyncio.sleep(PERIOD_S)
@@ -65,7 +72,8 @@ class HeaderPublisher:
             "state": _overall([_engine_state(engine) for engine in engines]),
             "engines": [self._engine(engine) for engine in engines],
             "memory": _memory(sample, engines),
-            "gpu": _gpu(sample),
+            "gpu": _gpu(sample, engines),
+            "alerts": self._alert_counts(),
             "jobs_running": self._jobs.num_running,
             "speculation": header_state(engines, self._selftests.failed),
             "default_model_id": self._catalog.default_id,
@@ -89,8 +97,26 @@ class HeaderPublisher:
             "kv_blocks_total": stats.kv_blocks_total if stats else None,
             "silent_s": _silent_s(engine),
             "error": supervisor.error,
+            "device": supervisor.ready.device if supervisor.ready is not None else None,
+            "dtype": supervisor.ready.dtype if supervisor.ready is not None else None,
+            "quantization": self._quantizations.get(supervisor.run_id),
+            "drafter": _drafter(engine),
+            "speculation": header_state([engine], self._selftests.failed),
+            "idle_unload_at": engine.idle_unload_at,
             "selftest": self._selftests.state(engine)["state"],
         }
+
+    async def _update_quantizations(self) -> None:
+        """Look once at the checkpoint of each engine that is new."""
+        models = {engine.supervisor.run_id: engine.model_id for engine in self._engines.all()}
+        known = {run_id: found for run_id, found in self._quantizations.items() if run_id in models}
+        for run_id in models.keys() - known.keys():
+            try:
+                info = (await asyncio.to_thread(self._catalog.resolve, models[run_id])).info
+                known[run_id] = info.quantization if info is not None else None
+            except CatalogError:  # its files are gone; the engine has what it needs in memory
+                known[run_id] = None
+        self._quantizations = known
 
     def _update_rates(self) -> None:
         present = {}
@@ -106,6 +132,15 @@ class HeaderPublisher:
                     stats.t_s - before.t_s
                 )
         self._previous, self._rates = present, rates
+
+
+def _drafter(engine: Engine) -> dict[str, str] | None:
+    """Who drafts for requests that do not say, with the drafter's name where it is a model; None: nobody."""
+    ready = engine.supervisor.ready
+    if ready is None or not ready.proposers:
+        return None
+    path = engine.supervisor.options.drafter
+    return {"proposer": ready.speculation, "name": Path(path).stem if path else ""}
 
 
 def _silent_s(engine: Engine) -> float | None:
@@ -139,15 +174,13 @@ def _overall(states: list[str]) -> str:
     return "no_model"
 
 
-def _memory(sample: DeviceSample | None, engines: list[Engine]) -> dict[str, Any] | None:
-    """Host memory in parts that add up to the whole. A part of an engine counts as far as its process holds it."""
-    if sample is None:
-        return None
+def _engine_parts(engines: list[Engine], held: Mapping[str, int | None], *, gpu: bool) -> dict[str, int]:
+    """What engines hold on the host or on GPUs, by part. A part counts as far as the process is seen to hold it."""
     parts = dict.fromkeys(("weights", "draft_weights", "kv", "workspace", "runtime"), 0)
     for engine in engines:
-        left = sample.engine_process_bytes.get(engine.supervisor.run_id) or 0
+        left = held.get(engine.supervisor.run_id) or 0
         ready = engine.supervisor.ready
-        if ready is not None and ready.device == "cpu":
+        if ready is not None and (ready.device != "cpu") is gpu:
             stated = {
                 "weights": ready.memory.weights_bytes,
                 "draft_weights": ready.memory.draft_weights_bytes,
@@ -155,10 +188,18 @@ def _memory(sample: DeviceSample | None, engines: list[Engine]) -> dict[str, Any
                 "workspace": ready.memory.workspace_bytes,
             }
             for name, size in stated.items():
-                held = min(size, left)
-                parts[name] += held
-                left -= held
+                part = min(size, left)
+                parts[name] += part
+                left -= part
         parts["runtime"] += left
+    return parts
+
+
+def _memory(sample: DeviceSample | None, engines: list[Engine]) -> dict[str, Any] | None:
+    """Host memory in parts that add up to the whole."""
+    if sample is None:
+        return None
+    parts = _engine_parts(engines, sample.engine_process_bytes, gpu=False)
     app = sample.app_process_bytes or 0
     other = max(0, sample.host_memory_used_bytes - sum(parts.values()) - app)
     return {
@@ -173,16 +214,12 @@ def _memory(sample: DeviceSample | None, engines: list[Engine]) -> dict[str, Any
     }
 
 
-def _gpu(sample: DeviceSample | None) -> dict[str, Any]:
+def _gpu(sample: DeviceSample | None, engines: list[Engine]) -> dict[str, Any]:
+    """The first GPU; its memory in parts only where the driver tells which process holds what."""
     if sample is None or not sample.gpus:
         reason = sample.gpu_unavailable if sample is not None else "not read yet"
-        return {
-            "available": False,
-            "reason": reason,
-            "name": None,
-            "memory_used_bytes": None,
-            "memory_total_bytes": None,
-        }
+        figures = {"name": None, "memory_used_bytes": None, "memory_total_bytes": None, "parts": None}
+        return {"available": False, "reason": reason, **figures}
     gpu = sample.gpus[0]
     return {
         "available": True,
@@ -190,4 +227,15 @@ def _gpu(sample: DeviceSample | None) -> dict[str, Any]:
         "name": gpu.name,
         "memory_used_bytes": gpu.memory_used_bytes,
         "memory_total_bytes": gpu.memory_total_bytes,
+        "parts": _gpu_parts(sample, engines),
     }
+
+
+def _gpu_parts(sample: DeviceSample, engines: list[Engine]) -> list[dict[str, Any]] | None:
+    used, total = sample.gpus[0].memory_used_bytes, sample.gpus[0].memory_total_bytes
+    if used is None or total is None or len(sample.gpus) > 1:
+        return None
+    parts = _engine_parts(engines, sample.engine_gpu_bytes, gpu=True)
+    rest = max(0, used - sum(parts.values()))
+    named = [{"name": name, "bytes": size} for name, size in parts.items()]
+    return [*named, {"name": "other", "bytes": rest}, {"name": "free", "bytes": total - used}]

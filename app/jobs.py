@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from app.errors import ApiError
 from app.live import LiveHub
+from app.pace import Pace
 from app.writes import unwatched
 from db.errors import StoreError
 from db.rows import JobRow
@@ -26,12 +27,17 @@ log = logging.getLogger(__name__)
 
 PUBLISH_INTERVAL_S = 0.2
 LOG_LINES = 200
+TOPIC = "jobs"
 
 JobResult: TypeAlias = dict[str, Any]
 
 
 class JobError(Exception):
-    """The job failed for a reason the operator can read."""
+    """The job failed for a reason the operator can read. `result`: what there is to know or to do about it."""
+
+    def __init__(self, message: str, result: JobResult | None = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class JobHandle:
@@ -49,6 +55,10 @@ class JobHandle:
     def log(self, line: str) -> None:
         self._runner.log_line(self.job_id, line)
 
+    def expect(self, total_s: float | None) -> None:
+        """How long all of it takes by what is known of earlier ones; None: not known."""
+        self._runner.pace(self.job_id).expected_s = total_s
+
 
 class JobRunner:
     """Starts jobs, keeps them, tells of them."""
@@ -60,6 +70,7 @@ class JobRunner:
         self._handles: dict[str, JobHandle] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._published_at: dict[str, float] = {}
+        self._paces: dict[str, Pace] = {}
 
     @property
     def num_running(self) -> int:
@@ -70,6 +81,7 @@ class JobRunner:
         now = time.time()
         job = JobRow(id=uuid.uuid4().hex, kind=kind, subject=subject, state="running", created_at=now, started_at=now)
         handle = self._handles[job.id] = JobHandle(self, job.id)
+        self._paces[job.id] = Pace(time.monotonic)
         self._update(job, persist=True)
         self._tasks[job.id] = asyncio.create_task(self._run(job.id, handle, run))
         return job
@@ -88,9 +100,27 @@ class JobRunner:
                 return job
         return None
 
-    def list(self, limit: int) -> list[JobRow]:
-        """Newest first, running ones with their newest progress."""
-        return [self._jobs.get(row.id, row) for row in self._store.list_jobs(limit)]
+    def list(self, limit: int, before: str | None = None, kind: str | None = None) -> list[JobRow]:
+        """Newest first, running ones with their newest progress, written down already or not."""
+        rows = {row.id: row for row in self._store.list_jobs(limit, before, kind)}
+        if before is None:
+            rows |= {job.id: job for job in self._jobs.values() if kind in (None, job.kind)}
+        newest = sorted(rows.values(), key=lambda job: (-job.created_at, job.id))
+        return [self._jobs.get(row.id, row) for row in newest[:limit]]
+
+    def pace(self, job_id: str) -> Pace:
+        """How fast a job goes. One that has ended has a pace that knows nothing."""
+        return self._paces.get(job_id) or Pace(time.monotonic)
+
+    def told(self, job: JobRow) -> dict[str, Any]:
+        """A job as it is told of: its row, its speed in units a second and the seconds it has yet to go."""
+        pace = self.pace(job.id)
+        return {**dataclasses.asdict(job), "rate_per_s": pace.rate_per_s, "eta_s": pace.eta_s}
+
+    @property
+    def position(self) -> int:
+        """Of the newest message on the topic `jobs`: who follows on from it misses nothing of what was read here."""
+        return self._hub.position(TOPIC)
 
     def cancel(self, job_id: str) -> None:
         """Ask the work to end. A job that has ended stays as it is."""
@@ -124,6 +154,7 @@ class JobRunner:
         if job is None or job_id not in self._tasks:
             return
         self._jobs[job_id] = changed = dataclasses.replace(job, **changes)
+        self.pace(job_id).observe(changed.stage, changed.done, changed.total)
         new_stage = job.stage != changed.stage
         if new_stage or time.monotonic() - self._published_at.get(job_id, 0.0) >= PUBLISH_INTERVAL_S:
             self._update(changed, persist=new_stage)
@@ -139,13 +170,16 @@ class JobRunner:
             changes = {"state": "succeeded", "result": await run(handle)}
         except asyncio.CancelledError as error:
             changes = {"state": "cancelled", "message": str(error) or "cancelled"}  # work that can go on says how
-        except (JobError, ApiError) as error:
+        except JobError as error:
+            changes = {"state": "failed", "error": str(error), "result": error.result}
+        except ApiError as error:
             changes = {"state": "failed", "error": str(error)}
         except Exception as error:
             log.exception("job %s (%s %s) failed", job_id, self._jobs[job_id].kind, self._jobs[job_id].subject)
             changes = {"state": "failed", "error": f"{type(error).__name__}: {error}"}
         del self._tasks[job_id], self._handles[job_id]
         self._published_at.pop(job_id, None)
+        self._paces.pop(job_id, None)
         job = dataclasses.replace(self._jobs[job_id], finished_at=time.time(), **changes)
         self._jobs[job_id] = job
         try:
@@ -160,4 +194,4 @@ class JobRunner:
         self._published_at[job.id] = time.monotonic()
         if persist:
             unwatched(self._store.save_job(job))
-        self._hub.publish("jobs", dataclasses.asdict(job))
+        self._hub.publish(TOPIC, self.told(job))

@@ -12,12 +12,13 @@ import asyncio
 import json
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 RING_LENGTH = 600  # ten minutes of a topic that speaks once a second
 MAX_TOPICS = 256  # the topics that were asked for or spoken on least recently are forgotten beyond this
 CLIENT_QUEUE_LENGTH = 2000
+KEPT_RING_LENGTH = 8  # of topics whose state somebody keeps: who missed more is told the state
 RETAINED = frozenset({"header"})  # topics whose last message is a state: sent at once to a new subscriber
 
 
@@ -26,10 +27,10 @@ class SlowClient(Exception):
 
 
 class _Topic:
-    def __init__(self) -> None:
+    def __init__(self, ring_length: int = RING_LENGTH) -> None:
         # starts at the clock so that numbers of an earlier run of the server are always smaller: a reader sees a gap
         self.seq = int(time.time() * 1000)
-        self.ring: deque[tuple[int, dict[str, Any]]] = deque(maxlen=RING_LENGTH)
+        self.ring: deque[tuple[int, dict[str, Any]]] = deque(maxlen=ring_length)
 
 
 class LiveClient:
@@ -69,6 +70,16 @@ class LiveHub:
     def __init__(self) -> None:
         self._topics: OrderedDict[str, _Topic] = OrderedDict()
         self._clients: set[LiveClient] = set()
+        self._keepers: dict[str, Callable[[str], dict[str, Any] | None]] = {}
+
+    def keep_state(self, prefix: str, state: Callable[[str], dict[str, Any] | None]) -> None:
+        """Topics that begin so tell changes of what `state` returns for them: who begins to read one, or missed too
+        much of it, is told that first. None: it is not known now, and will be published."""
+        self._keepers[prefix] = state
+
+    def has_readers(self, topic: str) -> bool:
+        """Whether any client is subscribed."""
+        return any(topic in client.topics for client in self._clients)
 
     def connect(self) -> LiveClient:
         client = LiveClient(self)
@@ -95,26 +106,46 @@ class LiveHub:
 
     def replay(self, client: LiveClient, topic: str, since: int | None) -> None:
         """What the client missed since its last message; for a state topic without one, the newest."""
+        keeper = self._keeper(topic)
+        if keeper is not None and (since is None or self._is_hole(topic, since)):
+            state = keeper(topic)
+            message = {"topic": topic, "seq": self._topic(topic).seq, "t": time.time(), "data": state}
+            if state is not None or since is not None:
+                client.offer(json.dumps(message if since is None else message | {"gap": True}))
+            return
         if since is None:
             known = self._topics.get(topic)
             if topic in RETAINED and known is not None and known.ring:
                 client.offer(json.dumps(known.ring[-1][1]))
             return
         entry = self._topic(topic)
-        oldest = entry.ring[0][0] if entry.ring else entry.seq + 1
-        gap = since < oldest - 1 or since > entry.seq
+        oldest = _oldest(entry)
+        gap = self._is_hole(topic, since)
         if gap and not entry.ring:
             client.offer(json.dumps({"topic": topic, "seq": entry.seq, "t": time.time(), "data": None, "gap": True}))
         for seq, message in entry.ring:
             if gap or seq > since:
                 client.offer(json.dumps({**message, "gap": True} if gap and seq == oldest else message))
 
+    def _is_hole(self, topic: str, since: int) -> bool:
+        """Whether something after `since` is no longer here, or it is a number of another run."""
+        entry = self._topic(topic)
+        return since < _oldest(entry) - 1 or since > entry.seq
+
+    def _keeper(self, topic: str) -> Callable[[str], dict[str, Any] | None] | None:
+        return next((keep for prefix, keep in self._keepers.items() if topic.startswith(prefix)), None)
+
     def _topic(self, name: str) -> _Topic:
         """The topic, from now on the one asked for most recently."""
         entry = self._topics.get(name)
         if entry is None:
-            entry = self._topics[name] = _Topic()
+            entry = self._topics[name] = _Topic(KEPT_RING_LENGTH if self._keeper(name) else RING_LENGTH)
         self._topics.move_to_end(name)
         if len(self._topics) > MAX_TOPICS:
             self._topics.popitem(last=False)
         return entry
+
+
+def _oldest(entry: _Topic) -> int:
+    """The number of the oldest message that is still here, or of the next one."""
+    return entry.ring[0][0] if entry.ring else entry.seq + 1

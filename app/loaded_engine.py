@@ -47,10 +47,23 @@ class Engine:
     chat_error: str  # why it cannot chat, "" when it can
     sampling_defaults: Mapping[str, float]  # for what a request does not say
     chat_settings: tuple[EffectiveSetting, ...] = ()  # what its chat template does not take
+    wishes: LoadOptions | None = (
+        None  # the load's options as they were asked for, before names and numbers were filled in
+    )
     speculation: SpeculationSettings = dataclasses.field(init=False)
+    idle_unload_s: float | None = dataclasses.field(init=False)  # without a request; None: it stays
+    idle_since: float | None = None  # epoch seconds; None: it is busy, or was not looked at yet
 
     def __post_init__(self) -> None:
         self.speculation = SpeculationSettings.of(self.supervisor.options)
+        self.idle_unload_s = self.supervisor.options.idle_unload_s
+
+    @property
+    def idle_unload_at(self) -> float | None:
+        """When it will be unloaded if nobody asks it for anything, epoch seconds; None: not by itself, or not now."""
+        if self.idle_unload_s is None or self.idle_since is None or self.supervisor.state != "ready":
+            return None
+        return self.idle_since + self.idle_unload_s
 
     @property
     def model_id(self) -> str:

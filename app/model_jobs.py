@@ -7,6 +7,7 @@ model at a time; asking again returns the one that runs, and asking with force h
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.catalog import Catalog, UnknownModelError
@@ -19,6 +20,7 @@ from app.events import EventLog
 from app.jobs import JobError, JobHandle, JobResult, JobRunner
 from app.quantize import JOB as QUANTIZE
 from app.quantize import QuantizeError, Quantizer, QuantizeWish
+from app.receipts import Cause
 from app.train_drafter import JOB as TRAIN_DRAFTER
 from app.train_drafter import DrafterTrainer, TrainError, TrainWish
 from db.rows import JobRow
@@ -75,22 +77,24 @@ class ModelJobs:
 
         return self._jobs.running("pull", wish.source) or self._jobs.start("pull", wish.source, work)
 
-    def load(self, model_id: str, options: LoadOptions) -> JobRow:
+    def load(self, model_id: str, options: LoadOptions, unload_first: Sequence[str] = ()) -> JobRow:
+        """`unload_first`: loaded models that make room; the model itself among them is loaded anew."""
         running = self._jobs.running("load", model_id)
         if running is not None:
             return running
         engine = self._engines.of_model(model_id)
-        if engine is not None and engine.supervisor.alive:
+        if engine is not None and engine.supervisor.alive and model_id not in unload_first:
             if self._jobs.running("unload", model_id) is not None:
                 raise ApiError(409, f"{model_id} is being unloaded", remedy="Wait for it to end, then load again")
             raise ApiError(409, f"{model_id} is already loaded", remedy="Unload it first to change its options")
 
         async def work(handle: JobHandle) -> JobResult:
-            return await self._engines.load(model_id, options, handle)
+            return await self._engines.load(model_id, options, handle, unload_first)
 
         return self._jobs.start("load", model_id, work)
 
-    def unload(self, model_id: str, *, force: bool) -> JobRow:
+    def unload(self, model_id: str, *, force: bool, cause: Cause = "operator", drain_s: float | None = None) -> JobRow:
+        """`drain_s`: how long running requests may take to end; None: as the settings say."""
         running = self._jobs.running("unload", model_id)
         if running is not None:
             if force and (draining := self._engines.of_model(model_id)) is not None:
@@ -104,7 +108,7 @@ class ModelJobs:
             raise ApiError(409, f"{model_id} is not loaded")
 
         async def work(handle: JobHandle) -> JobResult:
-            return await self._engines.unload(model_id, force=force, handle=handle)
+            return await self._engines.unload(model_id, force=force, handle=handle, cause=cause, drain_s=drain_s)
 
         return self._jobs.start("unload", model_id, work)
 

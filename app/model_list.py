@@ -6,6 +6,8 @@ disk or loaded has exactly one row, a broken one included.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from app.catalog import Catalog
 from app.catalog.entry import CatalogEntry
 from app.catalog.local import LocalModel
@@ -13,6 +15,8 @@ from app.engines import Engines
 from app.fit import FitEstimate, estimate
 from app.jobs import JobRunner
 from app.schemas import Fit, ModelRow, ModelState, Verdict
+from app.what_if import Memory, to_unload
+from db.store import Store
 from engine.config import LoadOptions
 from engine.core.sizing import RUNTIME_BYTES
 
@@ -30,7 +34,8 @@ _STATE_OF_ENGINE: dict[str, ModelState] = {
 class ModelList:
     """Builds the rows."""
 
-    def __init__(self, catalog: Catalog, engines: Engines, jobs: JobRunner) -> None:
+    def __init__(self, catalog: Catalog, engines: Engines, jobs: JobRunner, store: Store) -> None:
+        self._store = store
         self._catalog = catalog
         self._engines = engines
         self._jobs = jobs
@@ -39,12 +44,18 @@ class ModelList:
         """Models on disk first, the default one at their head, then what the catalogue offers."""
         local = {model.id: model for model in self._catalog.local()}
         entries = {entry.id: entry for entry in self._catalog.entries()}
-        rows = [self._row(model_id, entries.get(model_id), local.get(model_id)) for model_id in {**local, **entries}]
+        used = self._store.last_used()
+        rows = [
+            self._row(model_id, entries.get(model_id), local.get(model_id)).model_copy(
+                update={"last_used_at": used.get(model_id)}
+            )
+            for model_id in {**local, **entries}
+        ]
         return sorted(rows, key=lambda row: (not row.on_disk, not row.default))
 
     def _row(self, model_id: str, entry: CatalogEntry | None, model: LocalModel | None) -> ModelRow:
         job = self._jobs.running("pull", model_id) or self._jobs.running("load", model_id)
-        for kind in ("unload", "quantize", "train-drafter"):
+        for kind in ("unload", "quantize", "train-drafter", "benchmark", "selftest", "race"):
             job = job or self._jobs.running(kind, model_id)
         engine = self._engines.of_model(model_id)
         info = model.info if model is not None else None
@@ -89,27 +100,37 @@ class ModelList:
 
     def _fit(self, entry: CatalogEntry | None, model: LocalModel | None) -> Fit:
         device, available, total = self._engines.free_memory("auto")
-        held = self._engines.held_bytes()
+        holders = self._engines.holders(device)
+        held = sum(holder.bytes for holder in holders)
         if model is not None and model.info is not None:
             now = estimate(model.info, LoadOptions(), available, total, device)
             if now.fits:
                 return _fit("yes", now)
-            after = estimate(model.info, LoadOptions(), available + held, total, device)
-            return _fit("after_unload" if held and after.fits else "no", now)
+            memory = Memory(device, available, total)
+            enough = to_unload(holders, lambda freed: _fits_after(model, memory, freed))
+            return _fit("after_unload" if enough else "no", now, enough)
         if entry is None:
             return Fit(fits="unknown")
         needed = entry.parameters * _BYTES_PER_PARAMETER + RUNTIME_BYTES
         short = max(0, needed - available)
         fits: Verdict = "yes" if short == 0 else "after_unload" if short <= held else "no"
-        return Fit(fits=fits, needed_bytes=needed, available_bytes=available, short_by_bytes=short)
+        enough = to_unload(holders, lambda freed: short <= freed) if short else []
+        return Fit(fits=fits, needed_bytes=needed, available_bytes=available, short_by_bytes=short, unload=enough)
 
 
-def _fit(verdict: Verdict, figures: FitEstimate) -> Fit:
+def _fits_after(model: LocalModel, memory: Memory, freed: int) -> bool:
+    assert model.info is not None
+    after = estimate(model.info, LoadOptions(), memory.available_bytes + freed, memory.total_bytes, memory.device)
+    return after.fits
+
+
+def _fit(verdict: Verdict, figures: FitEstimate, unload: Sequence[str] = ()) -> Fit:
     return Fit(
         fits=verdict,
         needed_bytes=figures.total_bytes,
         available_bytes=figures.available_bytes,
         short_by_bytes=figures.short_by_bytes,
+        unload=list(unload),
     )
 
 

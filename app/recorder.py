@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from app.devices import DeviceSample
 from app.live_columns import LiveColumns
-from db.figures import ACCEPTED_POSITIONS, DRAFTED_POSITIONS, ENGINE
+from db.figures import ACCEPTED_POSITIONS, DRAFTED_POSITIONS, ENGINE, MEMORY_PARTS
 from db.histogram import LatencyHistogram
 from db.rows import DeviceSampleRow, EngineSampleRow
 from db.store import Store
@@ -165,10 +165,12 @@ def engine_row(
         ttft_histogram=ttft,
         itl_histogram=itl,
     )
-    if stats is None or sample.t - stats.t_s > STALE_STATS_S:
+    if stats is not None and sample.t - stats.t_s > STALE_STATS_S:
+        stats = None
+    row = dataclasses.replace(row, **_memory_parts(engine.memory, stats))
+    if stats is None:
         return row
-    elsewhere = {"engine_process_bytes", "engine_gpu_bytes", *ACCEPTED_POSITIONS, *DRAFTED_POSITIONS}
-    counted = {name: getattr(stats, name) for name in (*ENGINE.gauges, *ENGINE.counters) if name not in elsewhere}
+    counted = {name: getattr(stats, name) for name in _COUNTED}
     return dataclasses.replace(
         row,
         counted_at=stats.t_s,
@@ -176,6 +178,25 @@ def engine_row(
         drafted_per_position=stats.drafted_per_position_total,
         **counted,
     )
+
+
+_ELSEWHERE = {
+    *("engine_process_bytes", "engine_gpu_bytes", "kv_used_bytes", "kv_cached_bytes"),
+    *(*MEMORY_PARTS, *ACCEPTED_POSITIONS, *DRAFTED_POSITIONS),
+}
+_COUNTED = tuple(name for name in (*ENGINE.gauges, *ENGINE.counters) if name not in _ELSEWHERE)
+
+
+def _memory_parts(memory: EngineMemory | None, stats: EngineStats | None) -> dict[str, Any]:
+    """What the engine stated that it holds, and what of its KV pool is in use."""
+    if memory is None:
+        return {}
+    parts: dict[str, Any] = {name: getattr(memory, name) for name in MEMORY_PARTS}
+    if stats is not None and stats.kv_blocks_total:
+        block_bytes = memory.kv_bytes / stats.kv_blocks_total
+        parts["kv_used_bytes"] = block_bytes * stats.kv_blocks_used
+        parts["kv_cached_bytes"] = block_bytes * stats.kv_blocks_cached
+    return parts
 
 
 def device_row(sample: DeviceSample) -> DeviceSampleRow:

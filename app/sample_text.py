@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.text import IncrementalDetokenizer, ShownSpecials, StopStringMatcher
+from app.text import IncrementalDetokenizer, ShownSpecials, StopStringMatcher, TokenBytes
 from engine.core.outputs import Logprobs, RequestOutput, RequestSummary
 from engine.core.sampling_params import SamplingParams
 from engine.vocab import Vocab
@@ -55,8 +55,10 @@ class SampleText:
         self.num_tokens = 0
         self.finish_reason: str | None = None
         self.summary: RequestSummary | None = None
+        self.last_token_id: int | None = None
         self.arrivals: list[tuple[float, int]] = []  # (when, how many) of each row that brought tokens
-        self._detokenizer = IncrementalDetokenizer(ShownSpecials(vocab, shown_specials) if shown_specials else vocab)
+        self.token_bytes: TokenBytes = ShownSpecials(vocab, shown_specials) if shown_specials else vocab
+        self._detokenizer = IncrementalDetokenizer(self.token_bytes)
         self._matcher = StopStringMatcher(stop, include=include_stop)
         self._min_tokens = sampling.min_tokens
         ends = (() if sampling.ignore_eos else vocab.eos_token_ids) + sampling.stop_token_ids
@@ -76,6 +78,11 @@ class SampleText:
         """The stop string that ended it."""
         return self._matcher.matched
 
+    @property
+    def num_characters(self) -> int:
+        """Of the text that is out."""
+        return self._num_released
+
     def take(self, row: RequestOutput, index: int) -> Piece:
         """What a row adds. Rows that come after the end only bring the summary."""
         self.summary = row.summary or self.summary
@@ -83,6 +90,7 @@ class SampleText:
             return Piece(index, "")
         if row.token_ids:
             self.arrivals.append((time.monotonic(), len(row.token_ids)))
+            self.last_token_id = row.token_ids[-1]
         shown = self._shown(row)
         text = "".join([self._push(token_id, row.logprobs, place) for place, token_id in enumerate(shown)])
         if self.stopped:

@@ -23,9 +23,12 @@ FIELDS = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_pen
 
 def sampling_defaults(model_path: Path, entry: CatalogEntry | None) -> dict[str, float]:
     """The defaults of a model on disk, by field."""
-    folder = model_path if model_path.is_dir() else model_path.parent
-    own = _known(_generation_config(folder))
-    return own or _known(entry.sampling if entry is not None else {})
+    return own_defaults(model_path) or _known(entry.sampling if entry is not None else {})
+
+
+def own_defaults(model_path: Path) -> dict[str, float]:
+    """What the model's own generation_config.json says; nothing where there is none."""
+    return _known(_generation_config(model_path if model_path.is_dir() else model_path.parent))
 
 
 def _generation_config(folder: Path) -> Mapping[str, Any]:

@@ -45,10 +45,13 @@ Verdict = Literal["yes", "after_unload", "no", "unknown"]
 
 
 class Fit(Outgoing):
+    """Whether the model with default options fits now. `unload`: which loaded models would have to go first."""
+
     fits: Verdict
     needed_bytes: int | None = None
     available_bytes: int | None = None
     short_by_bytes: int | None = None
+    unload: list[str] = Field(default_factory=list)
 
 
 class ModelRow(Outgoing):
@@ -76,20 +79,11 @@ class ModelRow(Outgoing):
     engine_id: str | None = None
     job_id: str | None = None
     default: bool = False
+    last_used_at: float | None = None  # its newest load or request; None: never
 
 
 class Models(Outgoing):
     models: list[ModelRow]
-
-
-class LoadBody(Incoming):
-    """The wishes for a load; absent ones take the defaults of LoadOptions."""
-
-    options: dict[str, Any] = Field(default_factory=dict)
-
-
-class UnloadBody(Incoming):
-    force: bool = False
 
 
 class PullBody(Incoming):
@@ -125,6 +119,7 @@ class Estimate(Outgoing):
     reading_bytes: int
     total_bytes: int
     available_bytes: int
+    free_bytes: int
     memory_total_bytes: int
     held: list[MemoryHolder]
     fits: bool
@@ -161,6 +156,10 @@ class Engine(Outgoing):
     max_model_len: int | None = None
     sampling_defaults: dict[str, float] = Field(default_factory=dict)
     error: str | None = None
+    failure_kind: str | None = None  # of a failed engine: the protocol's EngineFailed.kind, or "died"
+    lost_requests: list[str] = Field(default_factory=list)  # what ran when it failed
+    idle_unload_s: float | None = None  # None: it stays
+    idle_unload_at: float | None = None  # epoch seconds; None: it is busy, or stays
     log_tail: list[str] = Field(default_factory=list)
     stats: dict[str, Any] | None = None
     speculation: Speculation | None = None  # None until the engine is ready
@@ -169,6 +168,12 @@ class Engine(Outgoing):
 
 class Engines(Outgoing):
     engines: list[Engine]
+
+
+class Aborted(Outgoing):
+    """aborted: how many requests were told to end."""
+
+    aborted: int
 
 
 # ---- jobs, requests, events, settings, samples ----------------------------------------------------------------------
@@ -190,13 +195,35 @@ class Job(Outgoing):
     error: str | None
     result: dict[str, Any] | None
     log: list[str]
+    rate_per_s: float | None = None  # units a second of the stage it is in; None: not known
+    eta_s: float | None = None  # seconds to go; None: not known
 
 
 class Jobs(Outgoing):
+    """`next_before` asks for the page behind this one, None at the end. `live_seq`: where to follow topic `jobs`."""
+
     jobs: list[Job]
+    next_before: str | None = None
+    live_seq: int = 0
+
+
+class RequestProgress(Outgoing):
+    """A request that has no token yet, as the engine last told. done, total: tokens of its prompt. ahead: requests
+    before it; cause: what the first of the queue lacks: "blocks", "slots", "budget", or nothing."""
+
+    state: Literal["waiting", "prefill", "preempted"]
+    done: int
+    total: int
+    cached: int
+    ahead: int
+    cause: str
 
 
 class Request(Outgoing):
+    """One request's figures. queue_s: until its first share of a step. ttft_s: until its first token. itl_p95_s: 95th
+    percentile of the times between its tokens. tokens_per_s: behind the first token. stop_cause: what lies behind
+    finish_reason. slow: beyond the limits of the settings slow_ttft_s and slow_itl_s, or preempted."""
+
     id: str
     engine_run_id: str | None
     model_id: str
@@ -224,9 +251,15 @@ class Request(Outgoing):
     draft_s: float | None
     verify_s: float | None
     proposer: str | None
+    stop_cause: str | None = None
+    slow: bool | None = None
+    progress: RequestProgress | None = None
 
 
 class Requests(Outgoing):
+    """A page of the list, newest first. next_before: `before` of the page after it, which may be there even after a
+    short or empty page: where several filters are given, one call looks through a part of the list only."""
+
     requests: list[Request]
     next_before: int | None
 
@@ -246,11 +279,15 @@ class Events(Outgoing):
 
 
 class SettingsBody(Incoming):
-    """Settings of the dashboard; only those given are changed."""
+    """Settings of the dashboard; only those given are changed.
+
+    expected: what the caller saw where (null: not set); where something else stands now, nothing is changed.
+    """
 
     settings: dict[str, Any]
+    expected: dict[str, Any] = Field(default_factory=dict)
 
-    @field_validator("settings")
+    @field_validator("settings", "expected")
     @classmethod
     def _storable(cls, settings: dict[str, Any]) -> dict[str, Any]:
         encodable(json.dumps(settings, ensure_ascii=False, allow_nan=False))
@@ -262,92 +299,12 @@ class SettingsValues(Outgoing):
 
 
 class Samples(Outgoing):
+    """`t[i]` starts a step of `step_s`; null where nothing was recorded. Gauges are means over the step, rates the
+    growth of a counter in it, quantiles of all latencies in it. `low` and `high`: the smallest and the largest reading
+    of each gauge whose band was asked for."""
+
     t: list[float]
     columns: dict[str, list[float | None]]
     step_s: int
-
-
-# ---- conversations --------------------------------------------------------------------------------------------------
-
-
-class Sampling(Incoming):
-    """How answers of a conversation are drawn; an absent field takes the model server's default."""
-
-    temperature: float | None = Field(default=None, ge=0, le=10)
-    top_k: int | None = Field(default=None, ge=0, le=2**31)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    seed: int | None = Field(default=None, ge=0, lt=2**64)
-    max_tokens: int | None = Field(default=None, ge=1, le=2**31)
-
-
-class ConversationBody(Incoming):
-    title: Text = Field(default="", max_length=200)
-    system_prompt: Text = ""
-    model_id: Text | None = None
-    sampling: Sampling = Sampling()
-
-
-class ConversationPatch(Incoming):
-    version: int
-    title: Text = Field(default="", max_length=200)
-    system_prompt: Text = ""
-    sampling: Sampling = Sampling()
-    model_id: Text | None = None
-    active_leaf_id: Text | None = None
-
-
-class GenerateBody(Incoming):
-    """`content` starts a new turn under `parent_id` (absent: the active leaf); null answers the message `parent_id`."""
-
-    version: int
-    content: Text | None = Field(default=None, min_length=1)
-    parent_id: str | None = None
-    model_id: str | None = None
-
-
-class Message(Outgoing):
-    id: str
-    conversation_id: str
-    parent_id: str | None
-    role: Literal["user", "assistant"]
-    content: str
-    reasoning_content: str
-    state: Literal["complete", "streaming", "interrupted", "failed"]
-    finish_reason: str | None
-    error: str | None
-    model_id: str | None
-    request_id: str | None
-    stats: dict[str, Any] | None
-    created_at: float
-
-
-class ConversationSummary(Outgoing):
-    id: str
-    title: str
-    model_id: str | None
-    version: int
-    created_at: float
-    updated_at: float
-    num_messages: int
-    generating: bool
-
-
-class Conversation(ConversationSummary):
-    """`live_seq`: the newest message of the topic `conversation:{id}` that is in here; its `since` for the rest."""
-
-    live_seq: int
-    system_prompt: str
-    sampling: dict[str, Any]
-    active_leaf_id: str | None
-    messages: list[Message]
-
-
-class Conversations(Outgoing):
-    conversations: list[ConversationSummary]
-
-
-class Generated(Outgoing):
-    conversation: ConversationSummary
-    user_message: Message | None
-    assistant_message: Message
+    low: dict[str, list[float | None]] = Field(default_factory=dict)
+    high: dict[str, list[float | None]] = Field(default_factory=dict)

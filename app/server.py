@@ -15,6 +15,10 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
+from app.alert_facts import AlertFacts
+from app.alerts import Alerts
+from app.benchmarks import Benchmarks
+from app.block_maps import BlockMaps
 from app.body_limit import BodyLimit
 from app.catalog import Catalog
 from app.conversations import ConversationService
@@ -28,23 +32,37 @@ from app.events import EventLog
 from app.generation import Generations
 from app.header import HeaderPublisher
 from app.home import DATABASE, HomeLock, prepare_home
+from app.idle import IdleWatch
 from app.jobs import JobRunner
 from app.live import LiveHub
 from app.logs import configure_logging
 from app.metrics import Metrics
 from app.model_jobs import ModelJobs
 from app.model_list import ModelList
+from app.presets import Presets
+from app.profiles import Profiles
 from app.quantize import Quantizer
+from app.races import Races
 from app.recorder import Recorder
+from app.request_settings import RequestSettings
+from app.request_upkeep import RequestUpkeep
 from app.routes import (
+    about,
+    alerts,
+    blocks,
     conversations,
     doctor,
     embeddings,
+    inspect,
     jobs,
     live,
+    machine,
     messages,
     models,
     openai,
+    presets,
+    profiles,
+    race,
     requests,
     responses,
     samples,
@@ -53,6 +71,9 @@ from app.routes import (
     tokenize,
     unknown,
 )
+from app.routes import (
+    engines as engine_routes,
+)
 from app.security import Gatekeeper
 from app.selftests import SelfTests
 from app.services import Services
@@ -60,6 +81,7 @@ from app.settings import ASSETS, Settings
 from app.traces import TraceLog
 from app.train_drafter import DrafterTrainer
 from app.version import app_version
+from app.webhooks import Webhooks
 from db.store import Store
 
 log = logging.getLogger(__name__)
@@ -86,12 +108,21 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         system,
         *answers,
         models,
+        profiles,
+        engine_routes,
         doctor,
         speculation,
+        blocks,
+        inspect,
+        race,
         jobs,
         samples,
+        machine,
         requests,
         conversations,
+        presets,
+        alerts,
+        about,
         live,
         unknown,
     ):
@@ -130,13 +161,23 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
     engines = Engines(
         settings, catalog, store, events, lambda: recorder.latest, lambda: header.publish(), traces, drafters
     )
+    block_maps = BlockMaps(hub, engines.all)
+    engines.on_blocks = block_maps.heard
     selftests = SelfTests(job_runner, store, events)
     metrics = Metrics(engines.snapshots, lambda: recorder.latest, lambda: job_runner.num_running)
-    generations = Generations(store, hub, recorder, metrics, settings.max_waiting_requests)
-    header = HeaderPublisher(hub, engines, generations, job_runner, recorder, catalog, selftests)
-    quantizer = Quantizer(settings.home, catalog, settings.jobs_argv)
-    trainer = DrafterTrainer(settings.home, catalog, settings.jobs_argv)
-    model_jobs = ModelJobs(job_runner, catalog, engines, events, quantizer, trainer)
+    request_settings = RequestSettings(store.get_settings)
+    upkeep = RequestUpkeep(store, request_settings)
+    generations = Generations(
+        store, hub, recorder, metrics, settings.max_waiting_requests, request_settings, traces.follow
+    )
+    facts = AlertFacts(engines.all, lambda: recorder.latest, generations)
+    alert_rules = Alerts(store, hub, events, facts, Webhooks(events), lambda: header.publish())
+    header = HeaderPublisher(
+        hub, engines, generations, job_runner, recorder, catalog, selftests, lambda: alert_rules.counts()
+    )
+    making = (settings.home, catalog, settings.jobs_argv)
+    model_jobs = ModelJobs(job_runner, catalog, engines, events, Quantizer(*making), DrafterTrainer(*making))
+    idle = IdleWatch(engines.all, lambda model_id: model_jobs.unload(model_id, force=False, cause="idle"))
     conversation_service = ConversationService(store, hub, engines, generations)
     parts = Services(
         settings=settings,
@@ -147,18 +188,28 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
         jobs=job_runner,
         catalog=catalog,
         engines=engines,
-        models=ModelList(catalog, engines, job_runner),
+        models=ModelList(catalog, engines, job_runner, store),
         model_jobs=model_jobs,
         doctor=Doctor(catalog.local, lambda: engines.free_memory("auto")),
         generations=generations,
         metrics=metrics,
         conversations=conversation_service,
+        presets=Presets(store),
         responses=ResponseStore(),
         drafters=drafters,
         selftests=selftests,
         traces=traces,
+        blocks=block_maps,
+        request_settings=request_settings,
+        request_upkeep=upkeep,
+        alerts=alert_rules,
+        profiles=Profiles(store, engines),
+        idle=idle,
+        benchmarks=Benchmarks(job_runner),
+        races=Races(job_runner, engines),
     )
-    background = [asyncio.create_task(recorder.run()), asyncio.create_task(header.run())]
+    workers = (recorder, header, block_maps, upkeep, alert_rules, idle)
+    background = [asyncio.create_task(part.run()) for part in workers]
     if settings.model is not None:
         background.append(asyncio.create_task(model_jobs.bring_up(settings.model, settings.load_options)))
     for task in background:
@@ -171,6 +222,7 @@ async def _running_parts(settings: Settings, store: Store) -> AsyncGenerator[Ser
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*background, return_exceptions=True)
+        await alert_rules.shutdown()
         await job_runner.shutdown()
         await engines.shutdown()
 

@@ -220,10 +220,37 @@ class EngineSelfTest(SelfTestState):
     result: SelfTest | None = None
 
 
+class TraceTotals(Outgoing):
+    """Sums over all steps of a request, the dropped ones included, up to the end of its answer.
+
+    steps: of the model, each of which gave at least one token. drafts: steps that verified a draft. draft_ms,
+    verify_ms: of whole steps, whose requests share them.
+    """
+
+    steps: int
+    drafts: int
+    drafted: int
+    accepted: int
+    draft_ms: float
+    verify_ms: float
+
+
 class RequestTrace(Outgoing):
-    """The newest verifications of a traced request. dropped: older ones that are no longer kept."""
+    """The newest steps of a traced request, verifications and plain ones.
+
+    text: the answer, which `dropped_text` and the entries' texts spell, joined. dropped: older steps that are no longer
+    kept; their text is. entries: see the topic `trace:{request}`, which carries each as it comes, and at the end
+    {"ended": true, "finish_reason": ...}.
+    """
 
     request_id: str
     engine_run_id: str
     dropped: int
+    dropped_text: str
+    ended: bool
+    finish_reason: str | None
+    num_prompt_tokens: int | None
+    num_output_tokens: int | None
+    text: str
+    totals: TraceTotals
     entries: list[dict[str, Any]]

@@ -29,12 +29,14 @@ from app.schemas import EngineState
 from engine.config import GIB, LoadOptions
 from engine.protocol import (
     PROTOCOL_VERSION,
+    BlockMap,
     Drain,
     EngineFailed,
     EngineReady,
     EngineStats,
     FromEngine,
     LoadProgress,
+    RoomAnswer,
     Shutdown,
     SpeculationCosts,
     StepTrace,
@@ -83,7 +85,7 @@ class EngineSupervisor:
         log_path: Path,
         kernel_cache: Path,
         on_change: Callable[[EngineSupervisor], None],
-        on_report: Callable[[EngineStats | StepTrace], None] = lambda report: None,
+        on_report: Callable[[EngineStats | StepTrace | BlockMap | RoomAnswer], None] = lambda report: None,
     ) -> None:
         self.run_id = run_id
         self.model_id = model_id
@@ -96,6 +98,7 @@ class EngineSupervisor:
         self.stats: EngineStats | None = None
         self.costs: SpeculationCosts | None = None
         self.error: str | None = None
+        self.lost_requests: list[str] = []  # what ran when it failed or was told to end
         self._model_path = model_path
         self._argv = list(argv)
         self._log_path = log_path
@@ -148,6 +151,11 @@ class EngineSupervisor:
         self._set_state("ready")
         return self.ready
 
+    @property
+    def failure_kind(self) -> str:
+        """What kind of failure ended it: the protocol's EngineFailed.kind, or "died"."""
+        return "died" if self._failure is None else self._failure.kind
+
     async def unload(self, *, drain_s: float, kill_s: float) -> UnloadReceipt:
         """End the process: drain for `drain_s` (0: abort what runs), then tell, then SIGTERM, then SIGKILL."""
         started = time.monotonic()
@@ -159,6 +167,7 @@ class EngineSupervisor:
             await self._wait(self._drain_over, drain_s)
         if self.alive:
             self._set_state("unloading")
+            self.lost_requests = self.client.running_ids
             self.client.send(Shutdown())
             await self._wait(self._ended, kill_s)
         if self.alive:
@@ -224,7 +233,7 @@ class EngineSupervisor:
                 self._on_report(message)
             case SpeculationCosts():
                 self.costs = message
-            case StepTrace():
+            case StepTrace() | BlockMap() | RoomAnswer():
                 self._on_report(message)
 
     async def _watch(self) -> None:
@@ -272,6 +281,8 @@ class EngineSupervisor:
         self._ended.set()
         self._drain_over.set()
         if self._client is not None:
+            if state == "failed":
+                self.lost_requests = self._client.running_ids
             self._client.fail_all(error or f"the model {self.model_id} was unloaded while the request was running")
         if not self._handshake.done():
             kind = self._failure.kind if self._failure is not None else "died"

@@ -27,15 +27,28 @@ class NotFound(StoreError):
     """The named row does not exist."""
 
 
-class StaleVersion(StoreError):
-    """Somebody changed the conversation since the caller read it. `current` is the version now."""
+class NameTaken(StoreError):
+    """Another row has this name."""
 
-    def __init__(self, conversation_id: str, expected: int, current: int) -> None:
+
+class StaleVersion(StoreError):
+    """Somebody changed it (`what`: a conversation) since the caller read it. `current` is the version now."""
+
+    def __init__(self, row_id: str, expected: int, current: int, what: str = "conversation") -> None:
         super().__init__(
-            f"conversation {conversation_id} is at version {current}, the change was made on version {expected}; "
+            f"{what} {row_id} is at version {current}, the change was made on version {expected}; "
             "reload it and try again"
         )
         self.current = current
+        self.what = what
+
+
+class StaleSettings(StoreError):
+    """Settings were changed since the caller read them; `names` are those that differ from what it saw."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(f"changed elsewhere since they were read: {', '.join(names)}")
+        self.names = names
 
 
 def explain(path: Path, error: Exception) -> StoreError:

@@ -21,6 +21,10 @@ ACCEPTED_POSITIONS = position_counters("accepted_per_position")
 DRAFTED_POSITIONS = position_counters("drafted_per_position")
 
 
+# What an engine stated at load that it holds, by part. On a GPU all but the runtime lie there.
+MEMORY_PARTS = ("weights_bytes", "draft_weights_bytes", "kv_bytes", "workspace_bytes", "runtime_bytes")
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """One kind of sample. `per_run`: keyed by the engine run it belongs to."""
@@ -44,6 +48,9 @@ ENGINE = Figures(
         "engine_process_bytes",
         "engine_gpu_bytes",
         "speculation_gain",
+        *MEMORY_PARTS,
+        "kv_used_bytes",
+        "kv_cached_bytes",
     ),
     counters=(
         "prompt_tokens_total",
@@ -91,6 +98,8 @@ RATES = {
     "drafts_per_s": "drafts_total",
     "drafted_tokens_per_s": "drafted_total",
     "accepted_tokens_per_s": "accepted_total",
+    "requests_per_s": "requests_finished_total",
+    "preemptions_per_s": "preemptions_total",
 }
 
 _AVERAGED = frozenset({"speculation_gain"})  # a ratio: of several engines the mean, of all else the sum
@@ -99,8 +108,10 @@ _AVERAGED = frozenset({"speculation_gain"})  # a ratio: of several engines the m
 QUANTILES = {
     "ttft_p50_s": ("ttft_histogram", 0.5),
     "ttft_p95_s": ("ttft_histogram", 0.95),
+    "ttft_p99_s": ("ttft_histogram", 0.99),
     "itl_p50_s": ("itl_histogram", 0.5),
     "itl_p95_s": ("itl_histogram", 0.95),
+    "itl_p99_s": ("itl_histogram", 0.99),
 }
 
 SAMPLE_COLUMNS = (*ENGINE.gauges, *RATES, *ENGINE.counters, *QUANTILES, *DEVICE.gauges)

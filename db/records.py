@@ -1,6 +1,6 @@
-"""Engine runs, samples, requests, jobs, events and settings, as statements on a connection that the caller opened.
+"""Engine runs, samples, jobs, events and settings, as statements on a connection that the caller opened.
 
-Owns how these rows are kept and listed. Knows nothing of threads, rollups or conversations.
+Owns how these rows are kept and listed. Knows nothing of threads, rollups, requests or conversations.
 Invariant: saving a row that exists replaces it; its place in a list stays.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Table, insert, select, update
+from sqlalchemy import Connection, Table, func, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from db.errors import NotFound
+from db.errors import NotFound, StaleSettings
 from db.figures import DEVICE, ENGINE
-from db.rows import DeviceSampleRow, EngineRunRow, EngineSampleRow, EventRow, JobRow, RequestPage, RequestRow
+from db.rows import DeviceSampleRow, EngineRunRow, EngineSampleRow, EventRow, JobRow
 from db.tables import SAMPLES, engine_runs, events, jobs, requests, settings
 
 
@@ -46,10 +46,27 @@ def get_engine_run(connection: Connection, run_id: str) -> EngineRunRow | None:
     return EngineRunRow(**found) if found else None
 
 
-def list_engine_runs(connection: Connection, limit: int) -> list[EngineRunRow]:
-    """Newest first."""
+def list_engine_runs(
+    connection: Connection, limit: int, since: float | None = None, until: float | None = None
+) -> list[EngineRunRow]:
+    """Newest first, those that lived at some time of [since, until)."""
     statement = select(engine_runs).order_by(engine_runs.c.started_at.desc(), engine_runs.c.id).limit(limit)
+    if since is not None:
+        statement = statement.where(engine_runs.c.ended_at.is_(None) | (engine_runs.c.ended_at >= since))
+    if until is not None:
+        statement = statement.where(engine_runs.c.started_at < until)
     return [EngineRunRow(**found) for found in connection.execute(statement).mappings()]
+
+
+def last_used(connection: Connection) -> dict[str, float]:
+    """By model: its newest load or request."""
+    loaded = select(engine_runs.c.model_id, func.max(engine_runs.c.started_at)).group_by(engine_runs.c.model_id)
+    found = {model_id: float(t) for model_id, t in connection.execute(loaded)}
+    for model_id in found:
+        of_model = select(requests.c.created_at).where(requests.c.model_id == model_id)
+        asked = connection.execute(of_model.order_by(requests.c.seq.desc()).limit(1)).scalar_one_or_none()
+        found[model_id] = max(found[model_id], asked or 0.0)
+    return found
 
 
 def add_samples(connection: Connection, device: DeviceSampleRow, engines: Sequence[EngineSampleRow]) -> None:
@@ -62,39 +79,6 @@ def add_samples(connection: Connection, device: DeviceSampleRow, engines: Sequen
             histogram = getattr(row, name)
             values[name] = histogram.dumps() if histogram else None
         connection.execute(insert(SAMPLES[ENGINE.name]), values)
-
-
-# ---- requests -------------------------------------------------------------------------------------------------------
-
-
-def save_request(connection: Connection, row: RequestRow) -> None:
-    """Insert or replace."""
-    seed = None if row.seed is None else str(row.seed)
-    _save(connection, requests, "id", {**asdict(row), "seed": seed})
-
-
-def _request(found: RowMapping) -> RequestRow:
-    values = {name: value for name, value in found.items() if name != "seq"}
-    seed = values.pop("seed")
-    return RequestRow(**values, seed=None if seed is None else int(seed))
-
-
-def get_request(connection: Connection, request_id: str) -> RequestRow | None:
-    """One request."""
-    found = connection.execute(select(requests).where(requests.c.id == request_id)).mappings().one_or_none()
-    return _request(found) if found else None
-
-
-def list_requests(connection: Connection, limit: int, before: int | None, model: str | None) -> RequestPage:
-    """A page, newest first."""
-    statement = select(requests).order_by(requests.c.seq.desc()).limit(limit + 1)
-    if before is not None:
-        statement = statement.where(requests.c.seq < before)
-    if model is not None:
-        statement = statement.where(requests.c.model_id == model)
-    found = connection.execute(statement).mappings().all()
-    page = found[:limit]
-    return RequestPage([_request(row) for row in page], page[-1]["seq"] if len(found) > limit else None)
 
 
 # ---- jobs, events, settings -----------------------------------------------------------------------------------------
@@ -111,9 +95,14 @@ def get_job(connection: Connection, job_id: str) -> JobRow | None:
     return JobRow(**found) if found else None
 
 
-def list_jobs(connection: Connection, limit: int) -> list[JobRow]:
-    """Newest first."""
+def list_jobs(connection: Connection, limit: int, before: str | None, kind: str | None) -> list[JobRow]:
+    """A page, newest first. An unknown `before` has nothing behind it."""
     statement = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
+    if before is not None:
+        at = select(jobs.c.created_at).where(jobs.c.id == before).scalar_subquery()
+        statement = statement.where((jobs.c.created_at < at) | ((jobs.c.created_at == at) & (jobs.c.id > before)))
+    if kind is not None:
+        statement = statement.where(jobs.c.kind == kind)
     return [JobRow(**found) for found in connection.execute(statement).mappings()]
 
 
@@ -133,11 +122,17 @@ def add_event(
     return replace(row, id=event_id)
 
 
-def list_events(connection: Connection, limit: int, before: int | None) -> list[EventRow]:
-    """Newest first."""
+def list_events(
+    connection: Connection, limit: int, before: int | None, since: float | None = None, until: float | None = None
+) -> list[EventRow]:
+    """Newest first, of [since, until)."""
     statement = select(events).order_by(events.c.id.desc()).limit(limit)
     if before is not None:
         statement = statement.where(events.c.id < before)
+    if since is not None:
+        statement = statement.where(events.c.t >= since)
+    if until is not None:
+        statement = statement.where(events.c.t < until)
     return [EventRow(**found) for found in connection.execute(statement).mappings()]
 
 
@@ -146,7 +141,11 @@ def get_settings(connection: Connection) -> dict[str, Any]:
     return {found.key: found.value for found in connection.execute(select(settings.c.key, settings.c.value))}
 
 
-def set_settings(connection: Connection, values: Mapping[str, Any], now: float) -> None:
-    """Set each of these."""
+def set_settings(connection: Connection, values: Mapping[str, Any], expected: Mapping[str, Any], now: float) -> None:
+    """Set each of these. StaleSettings where one of `expected` (None: not set) is not what stands there."""
+    present = get_settings(connection)
+    stale = [name for name, value in expected.items() if present.get(name) != value]
+    if stale:
+        raise StaleSettings(sorted(stale))
     for key, value in values.items():
         _save(connection, settings, "key", {"key": key, "value": value, "updated_at": now})

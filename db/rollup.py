@@ -8,18 +8,18 @@ bucket belongs to one engine run, so no difference crosses a restart.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, literal, select, tuple_
 from sqlalchemy.dialects.sqlite import insert as upsert
 
+from db import retention
 from db.buckets import merged, raw, rolled
 from db.figures import KINDS, Figures
 from db.rows import MaintenanceReport
-from db.tables import ROLLUPS, SAMPLES, events, jobs, requests, rollup_marks
+from db.tables import ROLLUPS, SAMPLES, alerts, events, jobs, rollup_marks
 
-HOUR_S = 3600
-DAY_S = 24 * HOUR_S
+HOUR_S, DAY_S = retention.HOUR_S, retention.DAY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Tier:
 
 
 RAW = Tier(1, 24 * HOUR_S)
-TIERS = (RAW, Tier(10, 7 * DAY_S), Tier(60, 90 * DAY_S))  # each made from the one before
-KEEP_RECORDS_S = 90 * DAY_S  # requests, jobs, events
+TIERS = (RAW, Tier(10, 7 * DAY_S), Tier(60, 90 * DAY_S), Tier(600, 90 * DAY_S))  # each made from the one before
+
 
 SETTLE_S = 5  # a bucket is merged only this long after its end, when its last sample is surely written
-MAX_WINDOW_S = 6 * HOUR_S  # of samples merged in one round
+MAX_WINDOW_S = 6 * HOUR_S  # of samples merged in one round; of coarser rows as many, which reach further
 MAX_PRUNED_ROWS = 5000  # of one table in one round
 
 
@@ -51,9 +51,15 @@ def mark(connection: Connection, tier: Tier) -> float:
     return found.scalar_one_or_none() or 0.0
 
 
+def kept_tiers(connection: Connection) -> tuple[Tier, ...]:
+    """TIERS, each kept for as long as the operator wants."""
+    kept = retention.read(connection)
+    return tuple(replace(tier, keep_s=kept[retention.STEPS[tier.step_s]]) for tier in TIERS)
+
+
 def _rows_of(tier: Tier, figures: Figures) -> tuple[Table, list[ColumnElement[bool]]]:
     """The table that holds a tier, and the condition that selects it there."""
-    if tier is RAW:
+    if tier.step_s == RAW.step_s:
         return SAMPLES[figures.name], []
     table = ROLLUPS[figures.name]
     return table, [table.c.step_s == tier.step_s]
@@ -65,7 +71,7 @@ def _roll_up(connection: Connection, tier: Tier, source: Tier, now: float) -> in
     start = mark(connection, tier)
     oldest = _oldest(connection, source, start)
     if oldest is not None:
-        complete_until = min(complete_until, oldest + MAX_WINDOW_S)
+        complete_until = min(complete_until, oldest + MAX_WINDOW_S * source.step_s)
     end = math.floor(complete_until / tier.step_s) * tier.step_s
     if end <= start:
         return 0
@@ -94,17 +100,17 @@ def _oldest(connection: Connection, source: Tier, since: float) -> float | None:
 def _prune(connection: Connection, now: float) -> int:
     """Remove rows past their time, the oldest first, of each table no more than a batch."""
     num_rows = 0
-    for i, tier in enumerate(TIERS):
-        # The tail of every coarser tier is read from samples, so these stay until all tiers have them.
-        merged_until = min((mark(connection, coarser) for coarser in TIERS[i + 1 :]), default=now)
+    for i, tier in enumerate(kept_tiers(connection)):
+        # The tail of a tier is read from the next finer one, whose rows stay until then.
+        merged_until = mark(connection, TIERS[i + 1]) if i + 1 < len(TIERS) else now
         before = min(now - tier.keep_s, merged_until)
         for figures in KINDS:
             table, of_tier = _rows_of(tier, figures)
             num_rows += _delete_batch(connection, table, [table.c.t < before, *of_tier], table.c.t)
-    before = now - KEEP_RECORDS_S
-    num_rows += _delete_batch(connection, requests, [requests.c.finished_at < before], requests.c.seq)
+    before = now - retention.read(connection)["retention_records_days"]
     num_rows += _delete_batch(connection, jobs, [jobs.c.finished_at < before], jobs.c.created_at)
     num_rows += _delete_batch(connection, events, [events.c.t < before], events.c.id)
+    num_rows += _delete_batch(connection, alerts, [alerts.c.resolved_at < before], alerts.c.id)
     return num_rows
 
 

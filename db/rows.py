@@ -69,6 +69,13 @@ class EngineSampleRow:
     draft_s_total: float | None = None
     verify_s_total: float | None = None
     speculation_gain: float | None = None
+    weights_bytes: int | None = None
+    draft_weights_bytes: int | None = None
+    kv_bytes: int | None = None
+    workspace_bytes: int | None = None
+    runtime_bytes: int | None = None
+    kv_used_bytes: float | None = None  # of kv_bytes, the share of the pool's blocks that running requests hold
+    kv_cached_bytes: float | None = None  # and the share kept for reuse
     accepted_per_position: Sequence[int] | None = None  # ever-growing, too; shorter: no draft was that long
     drafted_per_position: Sequence[int] | None = None
     ttft_histogram: LatencyHistogram | None = None
@@ -115,6 +122,17 @@ class SampleSeries:
     t: list[float]
     columns: dict[str, list[float | None]]
     step_s: int  # at least what was asked; larger where the store keeps no finer figures
+    low: dict[str, list[float | None]] = field(default_factory=dict)  # of gauges whose band was asked for: the smallest
+    high: dict[str, list[float | None]] = field(default_factory=dict)  # and the largest reading within each step
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """All latencies of a stretch of time, [since, until) as it was widened to whole buckets of what is kept."""
+
+    since: float
+    until: float
+    histograms: dict[str, LatencyHistogram]  # by the names in `db.figures.ENGINE`
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +166,13 @@ class RequestRow:
     draft_s: float | None = None
     verify_s: float | None = None
     proposer: str | None = None  # that drafted for it; None: it was decoded plainly
+    stop_cause: str | None = None  # what lies behind its finish_reason: see `app.request_timeline.STOP_CAUSES`
+    slow: bool | None = None  # by the operator's limits at the time it ended
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPage:
-    """Newest first. `next_before` asks for the page after this one; None at the end."""
+    """Newest first. `next_before` asks for the page after this one, which may be short or empty; None at the end."""
 
     rows: list[RequestRow]
     next_before: int | None
@@ -173,6 +193,7 @@ class ConversationRow:
     updated_at: float
     num_messages: int
     generating: bool  # a message is in the state "streaming"
+    folder: str = ""  # "": in none
 
 
 class ConversationChanges(TypedDict, total=False):
@@ -183,6 +204,7 @@ class ConversationChanges(TypedDict, total=False):
     system_prompt: str
     sampling: dict[str, Any]
     active_leaf_id: str | None
+    folder: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +224,7 @@ class MessageRow:
     request_id: str | None = None
     stats: dict[str, Any] | None = None
     reasoning_content: str = ""  # what a model thought before its answer, where it tells
+    attachments: list[dict[str, Any]] | None = None  # texts that belong to a question, each with its name
 
 
 class MessageChanges(TypedDict, total=False):
@@ -215,6 +238,18 @@ class MessageChanges(TypedDict, total=False):
     model_id: str | None
     request_id: str | None
     stats: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PresetRow:
+    """A system prompt and a way to draw, under a name of the operator's."""
+
+    id: str
+    name: str
+    system_prompt: str
+    sampling: dict[str, Any]
+    created_at: float
+    updated_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +301,31 @@ class SelfTestRow:
     finished_at: float
     versions: dict[str, Any] = field(default_factory=dict)
     parts: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """Load options that were saved for a model with these weights, under a name."""
+
+    model_id: str
+    model_hash: str
+    name: str
+    options: dict[str, Any]
+    is_default: bool
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMeasurementRow:
+    """What one load was estimated at, and what its process was seen to hold at the most."""
+
+    engine_run_id: str
+    model_id: str
+    model_hash: str
+    t: float
+    load_s: float  # what one waited for
+    estimated_bytes: int
+    measured_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from sqlalchemy import Connection, RowMapping, union_all
+from sqlalchemy import Connection, RowMapping, Subquery, func, select, union_all
 
 from db.buckets import merged, raw, rolled
 from db.figures import DEVICE, ENGINE, QUANTILES, RATES, SAMPLE_COLUMNS, Figures, of_several
 from db.histogram import LatencyHistogram
-from db.rollup import RAW, TIERS, Tier, mark
-from db.rows import SampleSeries
+from db.rollup import RAW, TIERS, Tier, kept_tiers, mark
+from db.rows import Latencies, SampleSeries
 
 Aggregate = Literal["mean", "min", "max"]
 Values = dict[str, float | None]
@@ -42,30 +42,72 @@ class Query:
     step_s: int
     engine_run_id: str | None
     aggregate: Aggregate
+    names: tuple[str, ...] = SAMPLE_COLUMNS  # the columns wanted
+    bands: tuple[str, ...] = ()  # gauges whose smallest and largest reading of each step are wanted, too
 
 
 def read(connection: Connection, query: Query, now: float) -> SampleSeries:
     """The series. Its step is larger than asked where finer rows are gone or the grid would exceed MAX_POINTS."""
-    tier, step_s = _choose(query, now)
+    tier, step_s = _choose(query, now, kept_tiers(connection))
     start = math.floor(query.since / step_s) * step_s
     times = [float(t) for t in range(start, math.ceil(query.until), step_s)]
+    engine, device = (_only(figures, {*query.names, *query.bands}) for figures in (ENGINE, DEVICE))
     # One bucket more in front: the first rate needs the reading before it.
-    found = {
-        figures.name: _buckets(connection, figures, tier, step_s, start - step_s, query) for figures in (ENGINE, DEVICE)
+    rows = {
+        figures.name: _buckets(connection, figures, tier, step_s, start - step_s, query)
+        for figures in (engine, device)
+        if figures.gauges or figures.counters or figures.histograms
     }
-    engine = _engine_values(found[ENGINE.name], step_s, query.aggregate)
-    device = {row["t"]: _gauges(DEVICE, row, query.aggregate) for row in found[DEVICE.name]}
-    columns: dict[str, list[float | None]] = {}
-    for name in SAMPLE_COLUMNS:
-        source = device if name in DEVICE.gauges else engine
-        columns[name] = [source[t].get(name) if t in source else None for t in times]
-    return SampleSeries(t=times, columns=columns, step_s=step_s)
+
+    def columns(names: tuple[str, ...], aggregate: Aggregate) -> dict[str, list[float | None]]:
+        of_engines = _engine_values(_only(engine, names), rows.get(ENGINE.name, ()), step_s, aggregate)
+        of_device = {row["t"]: _gauges(_only(device, names), row, aggregate) for row in rows.get(DEVICE.name, ())}
+        found: dict[str, list[float | None]] = {}
+        for name in names:
+            source = of_device if name in DEVICE.gauges else of_engines
+            found[name] = [source[t].get(name) if t in source else None for t in times]
+        return found
+
+    return SampleSeries(
+        t=times,
+        columns=columns(query.names, query.aggregate),
+        step_s=step_s,
+        low=columns(query.bands, "min"),
+        high=columns(query.bands, "max"),
+    )
 
 
-def _choose(query: Query, now: float) -> tuple[Tier, int]:
+def latencies(connection: Connection, since: float, until: float, engine_run_id: str | None, now: float) -> Latencies:
+    """All latencies of [since, until), widened to whole buckets that are no coarser than a hundredth of it."""
+    tiers = kept_tiers(connection)
+    coarse = [tier for tier in tiers if now - since > tier.keep_s or tier.step_s <= (until - since) / 100]
+    tier = coarse[-1] if coarse else RAW
+    start, end = (rounded(t / tier.step_s) * tier.step_s for rounded, t in ((math.floor, since), (math.ceil, until)))
+    figures = replace(ENGINE, gauges=(), counters=())
+    rows = _rows(connection, figures, tier, start, end)
+    statement = select(*(func.merge_histograms(rows.c[name]).label(name) for name in figures.histograms))
+    if engine_run_id is not None:
+        statement = statement.where(rows.c.engine_run_id == engine_run_id)
+    row = connection.execute(statement).mappings().one()
+    return Latencies(start, end, {name: LatencyHistogram.loads(row[name]) for name in figures.histograms})
+
+
+def _only(figures: Figures, names: Collection[str]) -> Figures:
+    """What has to be read for these columns."""
+    counters = {counter for name, counter in RATES.items() if name in names} | set(names)
+    histograms = {histogram for name, (histogram, _) in QUANTILES.items() if name in names}
+    return replace(
+        figures,
+        gauges=tuple(name for name in figures.gauges if name in names),
+        counters=tuple(name for name in figures.counters if name in counters),
+        histograms=tuple(name for name in figures.histograms if name in histograms),
+    )
+
+
+def _choose(query: Query, now: float, tiers: Sequence[Tier]) -> tuple[Tier, int]:
     """The coarsest tier whose steps fill ours and that reaches back far enough; else the finest that does."""
     step_s = max(query.step_s, 1, math.ceil((query.until - query.since) / MAX_POINTS))
-    reaching = [tier for tier in TIERS if now - query.since <= tier.keep_s] or [TIERS[-1]]
+    reaching = [tier for tier in tiers if now - query.since <= tier.keep_s] or [tiers[-1]]
     for tier in reversed(reaching):
         if step_s % tier.step_s == 0:
             return tier, step_s
@@ -75,19 +117,23 @@ def _choose(query: Query, now: float) -> tuple[Tier, int]:
 def _buckets(
     connection: Connection, figures: Figures, tier: Tier, step_s: int, since: float, query: Query
 ) -> Sequence[RowMapping]:
-    """The tier's rows up to where it is complete and the samples after that, merged to our step."""
-    if tier is RAW:
-        rows = raw(figures, since, query.until).subquery()
-    else:
-        complete_until = min(mark(connection, tier), query.until)
-        tail_since = max(since, complete_until)
-        rows = union_all(
-            rolled(figures, tier.step_s, since, complete_until), raw(figures, tail_since, query.until)
-        ).subquery()
+    """The tier's rows, merged to our step."""
+    rows = _rows(connection, figures, tier, since, query.until)
     statement = merged(figures, rows, step_s)
     if figures.per_run and query.engine_run_id is not None:
         statement = statement.where(rows.c.engine_run_id == query.engine_run_id)
     return connection.execute(statement).mappings().all()
+
+
+def _rows(connection: Connection, figures: Figures, tier: Tier, since: float, until: float) -> Subquery:
+    """The tier's rows up to where it is complete, after that those of the next finer one, and so on to the samples."""
+    parts = []
+    for each in [each for each in TIERS[:0:-1] if each.step_s <= tier.step_s]:
+        end = min(mark(connection, each), until)
+        if end > since:
+            parts.append(rolled(figures, each.step_s, since, end))
+            since = end
+    return union_all(*parts, raw(figures, since, until)).subquery()
 
 
 def _gauges(figures: Figures, row: RowMapping, aggregate: Aggregate) -> Values:
@@ -101,7 +147,9 @@ def _gauges(figures: Figures, row: RowMapping, aggregate: Aggregate) -> Values:
     return values
 
 
-def _engine_values(rows: Iterable[RowMapping], step_s: int, aggregate: Aggregate) -> dict[float, Values]:
+def _engine_values(
+    figures: Figures, rows: Iterable[RowMapping], step_s: int, aggregate: Aggregate
+) -> dict[float, Values]:
     """Bucket -> figures, all runs of the bucket taken together."""
     before: dict[str, RowMapping] = {}
     by_time: dict[float, list[tuple[RowMapping, Values]]] = defaultdict(list)
@@ -110,11 +158,11 @@ def _engine_values(rows: Iterable[RowMapping], step_s: int, aggregate: Aggregate
         if previous is not None and previous["t"] != row["t"] - step_s:
             previous = None
         before[row["engine_run_id"]] = row
-        values = _gauges(ENGINE, row, aggregate)
-        values |= {name: row[f"{name}_last"] for name in ENGINE.counters}
-        values |= {name: _rate(counter, row, previous) for name, counter in RATES.items()}
+        values = _gauges(figures, row, aggregate)
+        values |= {name: row[f"{name}_last"] for name in figures.counters}
+        values |= {name: _rate(of, row, previous) for name, of in RATES.items() if of in figures.counters}
         by_time[row["t"]].append((row, values))
-    return {t: _together(runs, aggregate) for t, runs in by_time.items()}
+    return {t: _together(figures, runs, aggregate) for t, runs in by_time.items()}
 
 
 def _rate(counter: str, row: RowMapping, previous: RowMapping | None) -> float | None:
@@ -129,18 +177,19 @@ def _rate(counter: str, row: RowMapping, previous: RowMapping | None) -> float |
     return growth
 
 
-def _together(runs: Sequence[tuple[RowMapping, Values]], aggregate: Aggregate) -> Values:
+def _together(figures: Figures, runs: Sequence[tuple[RowMapping, Values]], aggregate: Aggregate) -> Values:
     """Runs at the same time add up; runs that followed each other within the bucket take turns."""
     turns = _turns(runs)
     values: Values = {}
-    for name in (*ENGINE.gauges, *RATES):
+    rates = [name for name, of in RATES.items() if of in figures.counters]
+    for name in (*figures.gauges, *rates):
         totals = [(of_several(name, [each[name] for each in turn]), weight) for turn, weight in turns]
         parts = [(total, weight) for total, weight in totals if total is not None]
         how = "mean" if name in RATES else aggregate
         values[name] = _COMBINE[how](parts) if parts else None
-    for name in ENGINE.counters:
+    for name in figures.counters:
         values[name] = of_several(name, [each[name] for each in turns[-1][0]])
-    for histogram in ENGINE.histograms:
+    for histogram in figures.histograms:
         total_histogram = LatencyHistogram()
         for row, _ in runs:
             total_histogram.merge(LatencyHistogram.loads(row[histogram]))

@@ -16,10 +16,13 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from db import conversations, records, rollup, samples, selftests
+from db import conversations, presets, profiles, records, requests, rollup, samples, selftests, sizes
+from db.alerts import AlertRecords
 from db.connect import migrate, open_engine
 from db.errors import StoreError, explain
+from db.figures import SAMPLE_COLUMNS
 from db.recovery import close_interrupted
+from db.request_rows import RequestBodyRow, RequestFilter
 from db.rows import (
     ConversationChanges,
     ConversationRow,
@@ -28,9 +31,13 @@ from db.rows import (
     EngineSampleRow,
     EventRow,
     JobRow,
+    Latencies,
+    LoadMeasurementRow,
     MaintenanceReport,
     MessageChanges,
     MessageRow,
+    PresetRow,
+    ProfileRow,
     RequestPage,
     RequestRow,
     SampleSeries,
@@ -56,6 +63,7 @@ class Store:
             self._write_engine.dispose()
             raise explain(path, error) from error
         self._writer = Writer(self._write_engine, path)
+        self.alerts = AlertRecords(self._read, self._writer.submit)
         self.num_interrupted = self._writer.submit(lambda c: close_interrupted(c, clock())).result()
 
     def flush(self) -> None:
@@ -90,9 +98,11 @@ class Store:
         """One run."""
         return self._read(lambda c: records.get_engine_run(c, run_id))
 
-    def list_engine_runs(self, limit: int = 100) -> list[EngineRunRow]:
-        """Newest first."""
-        return self._read(lambda c: records.list_engine_runs(c, limit))
+    def list_engine_runs(
+        self, limit: int = 100, since: float | None = None, until: float | None = None
+    ) -> list[EngineRunRow]:
+        """Newest first, those that lived at some time of [since, until)."""
+        return self._read(lambda c: records.list_engine_runs(c, limit, since, until))
 
     def add_samples(self, device: DeviceSampleRow, engines: Sequence[EngineSampleRow] = ()) -> Future[None]:
         """One second's figures, all or none. Each engine's run was saved before."""
@@ -105,13 +115,22 @@ class Store:
         step_s: int,
         engine_run_id: str | None = None,
         aggregate: samples.Aggregate = "mean",
+        names: Sequence[str] | None = None,
+        bands: Sequence[str] = (),
     ) -> SampleSeries:
-        """The columns of `db.figures.SAMPLE_COLUMNS` over an even grid; without a run id, summed over all engines.
+        """These columns of `db.figures.SAMPLE_COLUMNS` over an even grid; without a run id, summed over all engines.
 
-        `aggregate` says which figure of a gauge within a step is meant: "mean", "min" or "max".
+        `aggregate` says which figure of a gauge within a step is meant: "mean", "min" or "max"; of the gauges in
+        `bands` the smallest and the largest come as well. Without `names`: all columns.
         """
+        now, columns = self._clock(), SAMPLE_COLUMNS if names is None else tuple(names)
+        query = samples.Query(since, until, step_s, engine_run_id, aggregate, columns, tuple(bands))
+        return self._read(lambda c: samples.read(c, query, now))
+
+    def latencies(self, since: float, until: float, engine_run_id: str | None = None) -> Latencies:
+        """All latencies of that time together, of one run or of all."""
         now = self._clock()
-        return self._read(lambda c: samples.read(c, samples.Query(since, until, step_s, engine_run_id, aggregate), now))
+        return self._read(lambda c: samples.latencies(c, since, until, engine_run_id, now))
 
     def maintain(self) -> Future[MaintenanceReport]:
         """One bounded round of upkeep: roll samples up, remove what is past its time. Call it once a minute."""
@@ -123,19 +142,60 @@ class Store:
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
+    def num_rows(self) -> dict[str, int]:
+        """Table -> how many rows it has."""
+        return self._read(sizes.num_rows)
+
     # ---- requests ---------------------------------------------------------------------------------------------------
 
     def save_request(self, row: RequestRow) -> Future[None]:
         """Insert or replace; a request keeps its place in the list."""
-        return self._writer.submit(lambda c: records.save_request(c, row))
+        return self._writer.submit(lambda c: requests.save(c, row))
+
+    def save_ended_request(
+        self, row: RequestRow, timeline: Mapping[str, Any], body: RequestBodyRow | None = None
+    ) -> Future[None]:
+        """The same, with its course and, where they are to be kept, its texts."""
+        return self._writer.submit(lambda c: requests.save_ended(c, row, timeline, body))
 
     def get_request(self, request_id: str) -> RequestRow | None:
         """One request."""
-        return self._read(lambda c: records.get_request(c, request_id))
+        return self._read(lambda c: requests.get(c, request_id))
 
-    def list_requests(self, limit: int = 100, before: int | None = None, model: str | None = None) -> RequestPage:
-        """Newest first. `before`: the `next_before` of the page in front of it."""
-        return self._read(lambda c: records.list_requests(c, limit, before, model))
+    def request_timeline(self, request_id: str) -> dict[str, Any] | None:
+        """The course of one that has ended; None where it is not known."""
+        return self._read(lambda c: requests.timeline(c, request_id))
+
+    def request_body(self, request_id: str) -> RequestBodyRow | None:
+        """What was asked and answered, where that was kept."""
+        return self._read(lambda c: requests.body(c, request_id))
+
+    def list_requests(
+        self,
+        limit: int = 100,
+        before: int | None = None,
+        model: str | None = None,
+        filters: RequestFilter | None = None,
+    ) -> RequestPage:
+        """Newest first. `before`: the `next_before` of the page in front of it. `filters` instead of `model`."""
+        wanted = filters or RequestFilter(model_id=model)
+        return self._read(lambda c: requests.find(c, limit, before, wanted))
+
+    def prune_requests(self, before: float, limit: int) -> Future[int]:
+        """Remove at most `limit` of the ended requests made before a time. Returned: how many went."""
+        return self._writer.submit(lambda c: requests.prune(c, before, limit))
+
+    def delete_request_body(self, request_id: str) -> Future[bool]:
+        """Remove the texts of one; False when none were kept."""
+        return self._writer.submit(lambda c: requests.delete_body(c, request_id))
+
+    def delete_request_bodies(self, limit: int) -> Future[int]:
+        """Remove the texts of at most `limit`. Returned: how many went."""
+        return self._writer.submit(lambda c: requests.delete_bodies(c, limit))
+
+    def count_request_bodies(self) -> int:
+        """Of how many requests texts are kept."""
+        return self._read(requests.count_bodies)
 
     # ---- self-tests -------------------------------------------------------------------------------------------------
 
@@ -151,6 +211,36 @@ class Store:
         """The last result of these weights with this drafter."""
         return self._read(lambda c: selftests.newest(c, model_id, model_hash, drafter_hash))
 
+    # ---- models -----------------------------------------------------------------------------------------------------
+
+    def save_profile(self, row: ProfileRow) -> Future[None]:
+        """Insert or replace; one that is the default takes that from the others of its model."""
+        return self._writer.submit(lambda c: profiles.save_profile(c, row))
+
+    def list_profiles(self, model_id: str) -> list[ProfileRow]:
+        """All profiles of a model, whatever its weights were."""
+        return self._read(lambda c: profiles.list_profiles(c, model_id))
+
+    def delete_profile(self, model_id: str, model_hash: str, name: str) -> Future[bool]:
+        """Remove one; False when there was none."""
+        return self._writer.submit(lambda c: profiles.delete_profile(c, model_id, model_hash, name))
+
+    def add_load_measurement(self, row: LoadMeasurementRow) -> Future[None]:
+        """Keep what a load was seen to take."""
+        return self._writer.submit(lambda c: profiles.add_measurement(c, row))
+
+    def raise_load_measurement(self, run_id: str, measured_bytes: int) -> Future[None]:
+        """It was seen to take more than was known."""
+        return self._writer.submit(lambda c: profiles.raise_measurement(c, run_id, measured_bytes))
+
+    def list_load_measurements(self, model_id: str, model_hash: str) -> list[LoadMeasurementRow]:
+        """Of these weights, newest first."""
+        return self._read(lambda c: profiles.list_measurements(c, model_id, model_hash))
+
+    def last_used(self) -> dict[str, float]:
+        """When each model was last loaded or asked."""
+        return self._read(records.last_used)
+
     # ---- conversations ----------------------------------------------------------------------------------------------
 
     def create_conversation(
@@ -161,6 +251,7 @@ class Store:
         system_prompt: str = "",
         model_id: str | None = None,
         sampling: Mapping[str, Any] | None = None,
+        folder: str = "",
     ) -> Future[ConversationRow]:
         """A new, empty conversation at version 1."""
         now = self._clock()
@@ -169,6 +260,7 @@ class Store:
             "system_prompt": system_prompt,
             "model_id": model_id,
             "sampling": dict(sampling or {}),
+            "folder": folder,
         }
         return self._writer.submit(lambda c: conversations.create(c, conversation_id, values, now))
 
@@ -215,6 +307,23 @@ class Store:
         """The whole tree, oldest first."""
         return self._read(lambda c: conversations.list_messages(c, conversation_id))
 
+    # ---- presets ----------------------------------------------------------------------------------------------------
+
+    def list_presets(self) -> list[PresetRow]:
+        """All, by name."""
+        return self._read(presets.find)
+
+    def save_preset(
+        self, preset_id: str, name: str, system_prompt: str, sampling: Mapping[str, Any], *, new: bool
+    ) -> Future[PresetRow]:
+        """Add one, or change one that is there. NameTaken where another one has the name, NotFound."""
+        now, values = self._clock(), {"name": name, "system_prompt": system_prompt, "sampling": dict(sampling)}
+        return self._writer.submit(lambda c: (presets.add if new else presets.change)(c, preset_id, values, now))
+
+    def delete_preset(self, preset_id: str) -> Future[bool]:
+        """Remove it; False when there was none."""
+        return self._writer.submit(lambda c: presets.remove(c, preset_id))
+
     # ---- jobs, events, settings -------------------------------------------------------------------------------------
 
     def save_job(self, row: JobRow) -> Future[None]:
@@ -225,9 +334,9 @@ class Store:
         """One job."""
         return self._read(lambda c: records.get_job(c, job_id))
 
-    def list_jobs(self, limit: int = 100) -> list[JobRow]:
-        """Newest first."""
-        return self._read(lambda c: records.list_jobs(c, limit))
+    def list_jobs(self, limit: int = 100, before: str | None = None, kind: str | None = None) -> list[JobRow]:
+        """Newest first; `before`: only those older than the job with this id; `kind`: only these."""
+        return self._read(lambda c: records.list_jobs(c, limit, before, kind))
 
     def add_event(
         self,
@@ -242,15 +351,17 @@ class Store:
         t, details = self._clock(), dict(data or {})
         return self._writer.submit(lambda c: records.add_event(c, t, kind, severity, message, engine_run_id, details))
 
-    def list_events(self, limit: int = 100, before: int | None = None) -> list[EventRow]:
-        """Newest first; `before`: only those with a smaller id."""
-        return self._read(lambda c: records.list_events(c, limit, before))
+    def list_events(
+        self, limit: int = 100, before: int | None = None, since: float | None = None, until: float | None = None
+    ) -> list[EventRow]:
+        """Newest first, of [since, until); `before`: only those with a smaller id."""
+        return self._read(lambda c: records.list_events(c, limit, before, since, until))
 
     def get_settings(self) -> dict[str, Any]:
         """All settings."""
         return self._read(records.get_settings)
 
-    def set_settings(self, values: Mapping[str, Any]) -> Future[None]:
-        """Set several settings, all or none; others stay."""
-        now, copied = self._clock(), dict(values)
-        return self._writer.submit(lambda c: records.set_settings(c, copied, now))
+    def set_settings(self, values: Mapping[str, Any], expected: Mapping[str, Any] | None = None) -> Future[None]:
+        """Set several settings, all or none; others stay. `expected`: what the caller saw there, else StaleSettings."""
+        now, copied, seen = self._clock(), dict(values), dict(expected or {})
+        return self._writer.submit(lambda c: records.set_settings(c, copied, seen, now))

@@ -7,7 +7,7 @@ Rollup tables are wide, five columns a gauge's figures and two a counter's, so t
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text
+from sqlalchemy import JSON, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text, text
 
 from db.figures import DEVICE, ENGINE, Figures
 
@@ -79,7 +79,32 @@ requests = Table(
     Column("draft_s", Float),
     Column("verify_s", Float),
     Column("proposer", Text),
+    Column("stop_cause", Text),
+    Column("slow", Integer),
     Index("ix_requests_model_id_seq", "model_id", "seq"),
+    Index("ix_requests_state_seq", "state", "seq"),
+    Index("ix_requests_source_seq", "source", "seq"),
+    Index("ix_requests_slow", "seq", sqlite_where=text("slow = 1")),
+)
+
+request_details = Table(
+    "request_details",
+    metadata,
+    Column("request_id", Text, ForeignKey("requests.id", ondelete="CASCADE"), primary_key=True),
+    Column("timeline", JSON, nullable=False),
+)
+
+request_bodies = Table(
+    "request_bodies",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("request_id", Text, ForeignKey("requests.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("created_at", Float, nullable=False),
+    Column("prompt", Text, nullable=False),
+    Column("messages", JSON(none_as_null=True)),
+    Column("sampling", JSON, nullable=False),
+    Column("answers", JSON, nullable=False),
+    Column("truncated", Integer, nullable=False),
 )
 
 conversations = Table(
@@ -94,6 +119,7 @@ conversations = Table(
     Column("version", Integer, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False, index=True),
+    Column("folder", Text, nullable=False, server_default=""),
 )
 
 messages = Table(
@@ -113,6 +139,18 @@ messages = Table(
     Column("request_id", Text),
     Column("stats", JSON(none_as_null=True)),
     Column("reasoning_content", Text, nullable=False, server_default=""),
+    Column("attachments", JSON(none_as_null=True)),
+)
+
+presets = Table(
+    "presets",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("system_prompt", Text, nullable=False),
+    Column("sampling", JSON, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
 )
 
 jobs = Table(
@@ -170,6 +208,67 @@ selftests = Table(
     Column("versions", JSON, nullable=False),
     Column("parts", JSON, nullable=False),
     Index("ix_selftests_model_id_finished_at", "model_id", "finished_at"),
+)
+
+alert_rules = Table(
+    "alert_rules",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("metric", Text, nullable=False),
+    Column("comparison", Text, nullable=False),
+    Column("threshold", Float, nullable=False),
+    Column("for_s", Float, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("webhook", Text),
+    Column("enabled", Boolean, nullable=False),
+    Column("muted_until", Float),
+    Column("version", Integer, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("rule_id", Text, nullable=False),
+    Column("metric", Text, nullable=False),
+    Column("comparison", Text, nullable=False),
+    Column("threshold", Float, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("state", Text, nullable=False, index=True),
+    Column("value", Float, nullable=False),
+    Column("worst", Float, nullable=False),
+    Column("pending_at", Float, nullable=False),
+    Column("fired_at", Float, nullable=False),
+    Column("resolved_at", Float),
+    Column("resolved_by", Text),
+    Column("acknowledged_at", Float),
+    Column("muted", Boolean, nullable=False),
+)
+
+model_profiles = Table(
+    "model_profiles",
+    metadata,
+    Column("model_id", Text, primary_key=True),
+    Column("model_hash", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("options", JSON, nullable=False),
+    Column("is_default", Boolean, nullable=False),
+    Column("updated_at", Float, nullable=False),
+)
+
+load_measurements = Table(
+    "load_measurements",
+    metadata,
+    Column("engine_run_id", Text, primary_key=True),
+    Column("model_id", Text, nullable=False),
+    Column("model_hash", Text, nullable=False),
+    Column("t", Float, nullable=False),
+    Column("load_s", Float, nullable=False),
+    Column("estimated_bytes", Integer, nullable=False),
+    Column("measured_bytes", Integer, nullable=False),
+    Index("ix_load_measurements_model_id_t", "model_id", "t"),
 )
 
 # Up to where (epoch seconds, exclusive) rollups of each step are complete.

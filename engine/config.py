@@ -28,6 +28,7 @@ class LoadOptions:
     max_num_seqs: int = 16  # requests running at once
     max_num_batched_tokens: int = 512  # tokens of one step: the prefill chunk and the decode rows together
     gpu_memory_utilization: float = 0.9  # share of the device's total memory the engine may use (GPU only)
+    memory_limit_bytes: int | None = None  # the most the engine may take of its device's memory; None: what is free
     kv_cache_memory_bytes: int | None = None  # exact size of the KV pool; None: sized from free memory and a cap
     kv_cache_dtype: str = (
         "auto"  # "auto": the model's dtype | "int8" | "fp8" (CUDA, compute capability 8.9): half of bf16
@@ -43,6 +44,7 @@ class LoadOptions:
     num_speculative_tokens: int = 8  # the most drafts that a request has verified in one step
     speculation_rule: str = "match"  # how drafts are accepted: "match" (same bits) | "rejection" (same distribution)
     drafter: str = ""  # folder or file of a draft model, an EAGLE or Medusa drafter; empty: the one tied to the model
+    idle_unload_s: int | None = None  # the app unloads it after so many seconds without a request; None: never
 
     def __post_init__(self) -> None:
         if self.tensor_parallel_size != 1:
@@ -58,6 +60,8 @@ class LoadOptions:
             ("max_model_len", 1, 10_000_000),
             ("num_threads", 1, 1024),
             ("kv_cache_memory_bytes", 1, 1 << 50),
+            ("memory_limit_bytes", 1, 1 << 50),
+            ("idle_unload_s", MIN_IDLE_S, MAX_IDLE_S),
             ("num_speculative_tokens", 1, MAX_DRAFTS),
         ):
             value = getattr(self, name)
@@ -84,6 +88,7 @@ KV_CACHE_DTYPES = ("auto", "int8", "fp8")
 KERNEL_BACKENDS = ("auto", "cpu_ops", "triton_ops", "reference")
 SPECULATION_RULES = ("match", "rejection")
 SPECULATIONS = ("auto", "off", "ngram", "suffix", "draft_model", "eagle", "medusa", "hybrid")
+MIN_IDLE_S, MAX_IDLE_S = 10, 30 * 86400  # of idle_unload_s
 MAX_DRAFTS = 15  # that one request may have verified in a step: with the token before them 16 rows
 FP8_CAPABILITY = (8, 9)  # the first CUDA devices that compute with e4m3
 

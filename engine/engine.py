@@ -13,15 +13,18 @@ from typing import Any
 
 from engine.config import LoadOptions
 from engine.core.block_pool import BlockPool
+from engine.core.grammar import follow
+from engine.core.inspection import InspectionWish
 from engine.core.kv_cache_manager import KVCacheManager
 from engine.core.kv_groups import KVGroup
-from engine.core.outputs import RequestOutput
+from engine.core.outputs import RequestOutput, RequestProgress
 from engine.core.prefix import PrefixHasher
 from engine.core.request import POOLINGS, FinishReason, Request, RequestStatus
 from engine.core.sampling_params import Guided, SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.core.speculation import DEFAULT_SPECULATION, SpeculationParams, most_sampled_rows
 from engine.core.stats import EngineCounters
+from engine.core.timeline import progress_of
 from engine.protocol import EngineStats
 from engine.runner.executor import Executor
 from engine.sample.grammar import GrammarCompiler, GrammarError, Outcome
@@ -86,32 +89,37 @@ class Engine:
         pooling: str = "",
         speculation: SpeculationParams = DEFAULT_SPECULATION,
         trace: bool = False,
+        inspect: InspectionWish | None = None,
     ) -> RequestOutput | None:
         """Queues n samples of a request; returns their common error row when it cannot be served.
 
         With `pooling` it is the prompt's pooled hidden state that is wanted, and nothing of `sampling`. The samples
         share a seed and differ by their index in the noise. All but the first wait until that one has computed the
-        prompt, and find its whole blocks in the cache.
+        prompt, and find its whole blocks in the cache. inspect: how the one token was drawn that comes next.
         """
         fault = self._fault(request_id, prompt_token_ids, sampling, n, pooling)
+        if fault is None and inspect is not None:
+            fault = inspect.fault(len(prompt_token_ids), self.vocab_size, alone=n == 1 and not pooling)
         fault = fault or self.speculator.fault(speculation)
         if fault is not None:
             self.counters.observe_finished(n)
             return RequestOutput(request_id, [], finish_reason=FinishReason.ERROR, error=fault)
         picked = secrets.randbits(53)  # clients in JavaScript keep 53 bits exact
         ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_token_ids)
+        most = sampling.max_tokens if inspect is None else 1
         first = Request(
             request_id=request_id,
             token_ids=list(prompt_token_ids),
             sampling=sampling,
             seed=picked if sampling.seed is None else sampling.seed,
             end_token_ids=ends,
-            max_output_tokens=0 if pooling else min(sampling.max_tokens, self.max_model_len - len(prompt_token_ids)),
+            max_output_tokens=0 if pooling else min(most, self.max_model_len - len(prompt_token_ids)),
             priority=priority,
             cache_salt=cache_salt,
             pooling=pooling,
             speculation=self.speculator.settle(speculation, guided=sampling.guided is not None),
             trace=trace,
+            inspect=inspect,
         )
         samples = [first, *(first.sibling(index) for index in range(1, n))]
         if sampling.guided is not None:
@@ -184,7 +192,11 @@ class Engine:
                 continue
             for request in samples:
                 request.grammar = compiled.matcher()
-            self.scheduler.start_samples(samples)
+                if request.inspect is not None:
+                    fault = follow(request.grammar, request.token_ids[request.inspect.num_prompt_tokens :])
+                    if fault is not None:
+                        rows.append(self.scheduler.fail(request, f"guided: {fault}"))
+            self.scheduler.start_samples(self.scheduler.samples_of(request_id))
         return verdicts, rows
 
     def stats(self) -> EngineStats:
@@ -216,6 +228,11 @@ class Engine:
             prefix_cache_queries_total=self.scheduler.prefix_queries,
             prefix_cache_hits_total=self.scheduler.prefix_hits,
         )
+
+    def progress(self) -> list[RequestProgress]:
+        """How far the requests are that have no token yet, or lost their blocks."""
+        scheduler = self.scheduler
+        return progress_of(scheduler.running, scheduler.waiting, scheduler.queue_clock.cause)
 
     def _fault(
         self, request_id: str, prompt_token_ids: list[int], sampling: SamplingParams, n: int, pooling: str

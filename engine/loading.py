@@ -112,7 +112,7 @@ def make_speculation(runner: ModelRunner, drafting: Drafting, num_groups: int, o
     drafter = "" if drafting.drafter is None else drafting.drafter.kind
     samples = [] if drafting.speculation == "off" else measure(runner, options)
     return Speculation(
-        build_proposers(drafting.speculation, drafter, runner, num_groups),
+        build_proposers(drafting.speculation, drafter, runner, num_groups, drafting.longest),
         "" if drafting.speculation == "off" else drafting.speculation,
         SpecController(options.num_speculative_tokens, StepCosts(samples), drafter),
     )

@@ -21,13 +21,17 @@ from pathlib import Path
 import psutil
 
 from engine.config import ConfigError, LoadOptions
+from engine.core.block_map import BlockWatch
 from engine.core.outputs import RequestOutput
+from engine.core.room import room_for
 from engine.engine import Engine
 from engine.loading import LoadedEngine, LoadError, load_engine
 from engine.protocol import (
     PROTOCOL_VERSION,
     AbortRequest,
     AddRequest,
+    AskRoom,
+    BlockMap,
     CheckGrammar,
     Drain,
     EngineFailed,
@@ -35,12 +39,15 @@ from engine.protocol import (
     EngineReady,
     FromEngine,
     LoadProgress,
+    RequestsProgress,
+    RoomAnswer,
     SetSpeculation,
     Shutdown,
     SpeculationCosts,
     StepOutputs,
     StepTrace,
     ToEngine,
+    WatchBlocks,
     decode_to_engine,
     encode,
 )
@@ -58,6 +65,7 @@ class EngineProcess:
         self.engine: Engine = loaded.engine
         self.inbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()  # None: there is work, wake up
         self.engine.grammars.on_compiled = lambda: self.inbox.put(None)
+        self.block_watch = BlockWatch(self.engine.scheduler)
         self.draining = False
         self.stopping = False
         self.next_stats_s = 0.0
@@ -70,11 +78,13 @@ class EngineProcess:
             if self.engine.has_work():
                 rows.extend(self._step())
                 self._check_when_idle()
+            if traces := self.engine.speculator.take_traces():
+                self._send(StepTrace(traces))  # before the rows: who has the last row can read the whole trace
             if rows:
                 self._send(StepOutputs(rows))
-            if traces := self.engine.speculator.take_traces():
-                self._send(StepTrace(traces))
             self._send_stats()
+            if (frame := self.block_watch.due()) is not None:
+                self._send(BlockMap(frame))
             if self.draining and not self.engine.has_requests():
                 return
 
@@ -114,6 +124,10 @@ class EngineProcess:
                 self.engine.speculator.configure(message.enabled, message.num_speculative_tokens, message.rule)
                 if message.clear:
                     self.engine.speculator.clear()
+            case WatchBlocks():
+                self.block_watch.renew(message.seconds, afresh=message.afresh)
+            case AskRoom():
+                self._send(self._room(message))
             case Drain():
                 self.draining = True
             case Shutdown():
@@ -133,7 +147,13 @@ class EngineProcess:
             pooling=message.pooling,
             speculation=message.speculation,
             trace=message.trace,
+            inspect=message.inspect,
         )
+
+    def _room(self, asked: AskRoom) -> RoomAnswer:
+        scheduler, prompt = self.engine.scheduler, asked.prompt_token_ids
+        room = room_for(scheduler, prompt, asked.num_tokens, asked.max_num_tokens, asked.cache_salt)
+        return RoomAnswer(asked.ask_id, room)
 
     def _step(self) -> list[RequestOutput]:
         try:
@@ -154,6 +174,8 @@ class EngineProcess:
         if now >= self.next_stats_s:
             self.next_stats_s = now + STATS_INTERVAL_S
             self._send(self.engine.stats())
+            if progress := self.engine.progress():
+                self._send(RequestsProgress(progress))
         if buckets := self.engine.speculator.table.take(now):
             self._send(SpeculationCosts(time.time(), buckets))
 

@@ -10,10 +10,15 @@ from __future__ import annotations
 import msgspec
 
 from engine.config import EffectiveSetting
+from engine.core.block_map import BlockFrame as BlockFrame
+from engine.core.inspection import Inspection as Inspection
+from engine.core.inspection import InspectionWish as InspectionWish
 from engine.core.outputs import Logprobs as Logprobs
 from engine.core.outputs import RequestOutput as RequestOutput
+from engine.core.outputs import RequestProgress as RequestProgress
 from engine.core.outputs import RequestSummary as RequestSummary
 from engine.core.outputs import RequestTiming as RequestTiming
+from engine.core.room import Room as Room
 from engine.core.sampling_params import Guided as Guided
 from engine.core.sampling_params import SamplingParams as SamplingParams
 from engine.core.speculation import DEFAULT_SPECULATION
@@ -38,7 +43,8 @@ class AddRequest(_Message, frozen=True):
 
     n: how many samples of the prompt; rows bear their `index`, and each sample gets a row with a finish_reason.
     pooling: "last" or "mean": no tokens, but the prompt's hidden states after the final norm, of its last token or
-    their mean, scaled to length 1. `sampling` means nothing then.
+    their mean, scaled to length 1. `sampling` means nothing then. inspect: one token, and how it was drawn; the
+    prompt's ids are then the prompt and the answer up to there.
     """
 
     request_id: str
@@ -49,7 +55,8 @@ class AddRequest(_Message, frozen=True):
     n: int = 1
     pooling: str = ""
     speculation: SpeculationParams = DEFAULT_SPECULATION
-    trace: bool = False  # send a StepTrace of every verification of its drafts
+    trace: bool = False  # send a StepTrace of each of its steps
+    inspect: InspectionWish | None = None
 
 
 class CheckGrammar(_Message, frozen=True):
@@ -84,6 +91,29 @@ class SetSpeculation(_Message, frozen=True):
     num_speculative_tokens: int | None = None
     rule: str | None = None
     clear: bool = False
+
+
+class WatchBlocks(_Message, frozen=True):
+    """Send a BlockMap twice a second for so long from now; to be renewed while somebody looks.
+
+    afresh: begin again with a frame that tells everything, as after the first WatchBlocks.
+    """
+
+    seconds: float
+    afresh: bool = False
+
+
+class AskRoom(_Message, frozen=True):
+    """Say in a RoomAnswer of this id whether a request would find room now. Nothing is taken for it.
+
+    prompt_token_ids: None where only the prompt's length is known. max_num_tokens: what the sequence may grow to.
+    """
+
+    ask_id: str
+    num_tokens: int
+    max_num_tokens: int
+    prompt_token_ids: list[int] | None = None
+    cache_salt: str = ""
 
 
 class Drain(_Message, frozen=True):
@@ -189,9 +219,28 @@ class SpeculationCosts(_Message, frozen=True):
 
 
 class StepTrace(_Message, frozen=True):
-    """The verified drafts of one step's traced requests."""
+    """What steps gave to traced requests; a draft without tokens is a plain step."""
 
     drafts: list[VerifiedDraft]
+
+
+class BlockMap(_Message, frozen=True):
+    """What lies in which KV block: a frame of a watch, and only while there is one."""
+
+    frame: BlockFrame
+
+
+class RoomAnswer(_Message, frozen=True):
+    """The answer to an AskRoom."""
+
+    ask_id: str
+    room: Room
+
+
+class RequestsProgress(_Message, frozen=True):
+    """How far requests without a token are, at most four times a second, and not while there are none."""
+
+    requests: list[RequestProgress]
 
 
 class EngineFailed(_Message, frozen=True):
@@ -204,8 +253,19 @@ class EngineFailed(_Message, frozen=True):
     message: str
 
 
-ToEngine = AddRequest | CheckGrammar | AbortRequest | SetSpeculation | Drain | Shutdown
-FromEngine = LoadProgress | EngineReady | StepOutputs | EngineStats | SpeculationCosts | StepTrace | EngineFailed
+ToEngine = AddRequest | CheckGrammar | AbortRequest | SetSpeculation | WatchBlocks | AskRoom | Drain | Shutdown
+FromEngine = (
+    LoadProgress
+    | EngineReady
+    | StepOutputs
+    | EngineStats
+    | SpeculationCosts
+    | StepTrace
+    | RequestsProgress
+    | BlockMap
+    | RoomAnswer
+    | EngineFailed
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import gradio as gr
 
+from ui.i18n import languages
 from ui.static import ASSETS
 
 # Set before the first paint, or a dark page flashes white.
@@ -16,6 +17,15 @@ EARLY_THEME = (
     "(() => { const k = localStorage.getItem('pizarra.theme') || 'system';"
     " const dark = k === 'dark' || (k === 'system' && matchMedia('(prefers-color-scheme: dark)').matches);"
     " document.documentElement.dataset.theme = dark ? 'dark' : 'light'; })();"
+)
+
+# A language chosen on the settings page. Gradio's labels follow the browser's, so there the browser is made to say it.
+EARLY_LANGUAGE = (
+    "(() => { const l = localStorage.getItem('pizarra.language');"
+    f" if (!{list(languages())}.includes(l)) return;"
+    " document.documentElement.lang = l;"
+    " Object.defineProperty(navigator, 'language', { get: () => l });"
+    " Object.defineProperty(navigator, 'languages', { get: () => [l] }); })();"
 )
 
 
@@ -33,7 +43,7 @@ def page_head() -> str:
         f'<link rel="modulepreload" href="/assets/js/{path.name}">' for path in sorted((ASSETS / "js").glob("*.js"))
     )
     return (
-        f'<script>{EARLY_THEME}</script><meta name="color-scheme" content="dark light">'
+        f'<script>{EARLY_THEME}{EARLY_LANGUAGE}</script><meta name="color-scheme" content="dark light">'
         f'<link rel="icon" type="image/svg+xml" href="/assets/icons/favicon.svg">{styles}{modules}'
     )
 

@@ -90,9 +90,12 @@ def unread_variables(body: ChatFields, engine: Engine) -> list[str]:
     return [f"chat_template_kwargs.{name}" for name in sorted(body.chat_template_kwargs or ()) if name not in known]
 
 
-def thoughts_plan(engine: Engine, prompt: Sequence[int]) -> AnswerPlan:
-    """The plan for an answer to this prompt where there are neither tools nor a grammar."""
-    reasoning, opened = _reasoning(engine, prompt)
+def thoughts_plan(engine: Engine, prompt: Sequence[int], *, begun: bool = False) -> AnswerPlan:
+    """The plan for an answer to this prompt where there are neither tools nor a grammar.
+
+    begun: the prompt ends within the answer, which is past its thoughts then.
+    """
+    reasoning, opened = (None, False) if begun else _reasoning(engine, prompt)
     return AnswerPlan(reasoning, opened, None, (), True, None)
 
 

@@ -53,23 +53,26 @@ class ChatShape:
         self._with_logprobs = body.num_logprobs is not None
         self._prompt_logprobs = body.prompt_logprobs
         self._spelling = TokenSpelling(generation.engine.vocab)
+        self._ids = TokenIds(generation, wanted=body.return_token_ids is True)
 
     def choice(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         message = {"role": "assistant", **self._messages[index].whole(text)}
         prompt = prompt_field(self._generation, self._prompt_logprobs, self._spelling)
-        return {"index": index, "message": message, "logprobs": self._logprobs(tokens), **self._end(index), **prompt}
+        ids = self._ids.whole(index, tokens)
+        logprobs = self._logprobs(tokens)
+        return {"index": index, "message": message, "logprobs": logprobs, **self._end(index), **prompt, **ids}
 
     def opening(self, index: int) -> dict[str, Any]:
-        return self._chunk(index, {"role": "assistant", "content": ""})
+        return self._chunk(index, {"role": "assistant", "content": ""}) | self._ids.opening()
 
     def delta(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         """None while what came is neither text nor a call yet."""
         delta = self._messages[index].delta(text)
-        logprobs = self._logprobs(tokens) if tokens else None
-        return self._chunk(index, delta, logprobs) if delta or logprobs else None
+        logprobs, ids = self._logprobs(tokens) if tokens else None, self._ids.delta(tokens)
+        return self._chunk(index, delta, logprobs) | ids if delta or logprobs or ids else None
 
     def closing(self, index: int) -> dict[str, Any]:
-        return {**self._chunk(index, self._messages[index].rest()), **self._end(index)}
+        return {**self._chunk(index, self._messages[index].rest()), **self._end(index), **self._ids.closing(index)}
 
     def _end(self, index: int) -> dict[str, Any]:
         ending = _ending(self._generation, index)
@@ -101,6 +104,7 @@ class TextShape:
             spelled = b"".join(map(self._spelling.bytes_of, generation.message.prompt_token_ids))
             self._echo = spelled.decode(errors="replace") if prompt is None else prompt
         self.waits_for_prompt = body.echo and body.logprobs is not None
+        self._ids = TokenIds(generation, wanted=body.return_token_ids is True)
 
     def choice(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         logprobs = self._logprobs(tokens)
@@ -108,16 +112,17 @@ class TextShape:
             logprobs = {name: before[name] + logprobs[name] for name in logprobs}
         body = {"index": index, "text": self._echo + text, "logprobs": logprobs}
         prompt = prompt_field(self._generation, self._prompt_logprobs, self._spelling)
-        return {**body, **_ending(self._generation, index), **prompt}
+        return {**body, **_ending(self._generation, index), **prompt, **self._ids.whole(index, tokens)}
 
     def opening(self, index: int) -> dict[str, Any] | None:
-        return self._chunk(index, self._echo, self._echo_logprobs()) if self._echo else None
+        ids = self._ids.opening()
+        return self._chunk(index, self._echo, self._echo_logprobs()) | ids if self._echo or ids else None
 
     def delta(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-        return self._chunk(index, text, self._logprobs(tokens) if tokens else None)
+        return self._chunk(index, text, self._logprobs(tokens) if tokens else None) | self._ids.delta(tokens)
 
     def closing(self, index: int) -> dict[str, Any]:
-        return {**self._chunk(index, ""), **_ending(self._generation, index)}
+        return {**self._chunk(index, ""), **_ending(self._generation, index), **self._ids.closing(index)}
 
     def _chunk(self, index: int, text: str, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
@@ -134,6 +139,30 @@ class TextShape:
         known = self._generation.prompt_logprobs
         tokens = prompt_tokens(ids, self._echo, known, self._num_logprobs, self._spelling)
         return completion_logprobs(tokens, self._spelling)
+
+
+class TokenIds:
+    """The fields of vLLM's `return_token_ids`: a choice's token ids, its prompt's, and what stopped it.
+
+    The ids are those of the text: neither the end token nor what a stop string cut off. stop_reason: that string.
+    """
+
+    def __init__(self, generation: Generation, *, wanted: bool) -> None:
+        self._generation = generation
+        self._wanted = wanted
+
+    def opening(self) -> dict[str, Any]:
+        return {"prompt_token_ids": self._generation.message.prompt_token_ids} if self._wanted else {}
+
+    def delta(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+        return {"token_ids": [each.token_id for each in tokens]} if self._wanted and tokens else {}
+
+    def closing(self, index: int) -> dict[str, Any]:
+        return {"stop_reason": self._generation.samples[index].matched_stop} if self._wanted else {}
+
+    def whole(self, index: int, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+        ids = {"token_ids": [each.token_id for each in tokens]} if self._wanted else {}
+        return {**self.opening(), **ids, **self.closing(index)}
 
 
 def prompt_field(generation: Generation, num_top: int | None, spelling: TokenSpelling) -> dict[str, Any]:

@@ -147,6 +147,7 @@ class CompletionFields(SamplingFields):
     prompt_logprobs: NumLogprobs | None = None
     response_format: ResponseFormat | None = None
     stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None  # vLLM's: `token_ids` of each choice, `prompt_token_ids`, and `stop_reason`
 
     @property
     def include_usage(self) -> bool:
@@ -340,6 +341,7 @@ class Tokenized(BaseModel):
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None = None
+    special: list[int] | None = None  # places of special tokens, with token_strs
 
 
 class DetokenizeBody(OpenAIBody):

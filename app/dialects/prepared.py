@@ -25,6 +25,7 @@ from app.dialects.speculation_usage import granted, ignored_wish
 from app.engine_client import EngineGone
 from app.engines import Engine
 from app.generation import Generation, RequestOptions, engine_failed, engine_refusal, room_for_output
+from app.request_bodies import GivenTexts
 from app.services import Services
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for raw completion
@@ -49,7 +50,8 @@ async def prepare_chat(parts: Services, body: ChatCompletionBody, *, clip: bool 
     prompt = await chat_prompt(engine, body.messages, body)
     limit = room_for_output(engine, len(prompt), body.max_tokens, clip=clip)
     plan = answer_plan(body, engine, prompt)
-    generation = _generation(parts, engine, prompt, body, limit, plan.wish, "chat", plan.shown_specials)
+    given = GivenTexts(messages=lambda: [message.model_dump(exclude_none=True) for message in body.messages])
+    generation = _generation(parts, engine, prompt, body, limit, plan.wish, "chat", given, plan.shown_specials)
     await _check_grammar(engine, plan.wish)
     return PreparedChat(generation, plan, unread_variables(body, engine) + ignored_wish(body.speculation, engine))
 
@@ -76,7 +78,8 @@ async def prepare_completion(parts: Services, body: CompletionBody, given: str |
     room = room_for_output(engine, len(prompt), body.max_tokens)
     limit = room if body.max_tokens is not None else min(room, COMPLETION_MAX_TOKENS)
     wish = grammar_wish(body)
-    generation = _generation(parts, engine, prompt, body, limit, wish, "completion")
+    texts = GivenTexts(prompt=given if isinstance(given, str) else None)
+    generation = _generation(parts, engine, prompt, body, limit, wish, "completion", texts)
     await _check_grammar(engine, wish)
     return generation
 
@@ -101,6 +104,7 @@ def _generation(
     max_tokens: int,
     wish: GrammarWish | None,
     source: str,
+    given: GivenTexts,
     shown_specials: Sequence[str] = (),
 ) -> Generation:
     options = RequestOptions(
@@ -113,6 +117,7 @@ def _generation(
         shown_specials=shown_specials,
         speculation=granted(body.speculation, engine),
         trace=body.trace is True,
+        given=given,
     )
     sampling = body_sampling(body, engine.vocab, max_tokens, engine.sampling_defaults, wish)
     return parts.generations.prepare(engine, prompt, sampling, options=options, source=source)

@@ -48,7 +48,7 @@ def body_sampling(
         logit_bias=None if body.logit_bias is None else _by_token_id(body.logit_bias),
         bad_words=None if body.bad_words is None else token_sequences(body.bad_words, vocab),
         dry_sequence_breakers=breaker_ids(breakers, vocab) if body.dry_multiplier else None,
-        logprobs=body.num_logprobs,
+        logprobs=0 if body.return_token_ids and body.num_logprobs is None else body.num_logprobs,
         prompt_logprobs=body.num_prompt_logprobs,
         guided=None if wish is None else wish.guided,
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import uuid
-from typing import Annotated
+from typing import Annotated, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 
-from app import schemas
+from app import conversation_schemas as schemas
+from app.conversation_files import FORMATS, exported, imported
 from app.services import Services, services
 from db.rows import ConversationChanges, ConversationRow
 
@@ -38,8 +41,50 @@ async def create(
         system_prompt=body.system_prompt,
         model_id=body.model_id,
         sampling=body.sampling.model_dump(exclude_none=True),
+        folder=body.folder.strip(),
     )
     return _whole((await asyncio.wrap_future(created)).id, parts)
+
+
+@router.post("/count")
+async def count(body: schemas.CountBody, parts: Services = Depends(services)) -> schemas.Count:
+    """How many tokens a message would make of the prompt, and how many are left for its answer."""
+    return await parts.conversations.count(body)
+
+
+@router.post("/import", status_code=201)
+async def import_conversation(body: schemas.ImportBody, parts: Services = Depends(services)) -> schemas.Conversation:
+    """A conversation from a file that was exported, or from a list of messages. Every part of it gets a new id."""
+    found = imported(body.text)
+    created = parts.store.create_conversation(
+        uuid.uuid4().hex,
+        title=found.title,
+        system_prompt=found.system_prompt,
+        model_id=found.model_id,
+        sampling=found.sampling,
+        folder=body.folder.strip() or found.folder,
+    )
+    row = await asyncio.wrap_future(created)
+    rows = found.rows(row.id)
+    if rows:
+        row = await asyncio.wrap_future(parts.store.append_messages(row.id, rows))
+        if found.active_leaf_id(rows) != rows[-1].id:
+            changes = ConversationChanges(active_leaf_id=found.active_leaf_id(rows))
+            row = await asyncio.wrap_future(parts.store.patch_conversation(row.id, row.version, changes))
+    return _whole(row.id, parts)
+
+
+@router.get("/{conversation_id}/export")
+async def export(
+    conversation_id: str, format: Literal["json", "md"] = "json", parts: Services = Depends(services)
+) -> Response:
+    """The conversation as a file: all of it as JSON, or the branch that is shown as Markdown. Both can be imported."""
+    row = parts.conversations.row(conversation_id)
+    text = exported(row, parts.conversations.messages_of(conversation_id), format)
+    name = re.sub(r"[^\w.-]+", "-", row.title).strip("-.")[:60] or "chat"
+    ascii_name = name.encode("ascii", "ignore").decode() or "chat"
+    disposition = f"attachment; filename=\"{ascii_name}.{format}\"; filename*=UTF-8''{quote(name)}.{format}"
+    return Response(text, media_type=FORMATS[format], headers={"Content-Disposition": disposition})
 
 
 @router.get("/{conversation_id}")
@@ -75,7 +120,12 @@ async def generate(
     if "parent_id" not in body.model_fields_set:
         parent_id = parts.conversations.row(conversation_id).active_leaf_id
     started = await parts.conversations.start(
-        conversation_id, version=body.version, content=body.content, parent_id=parent_id, model_id=body.model_id
+        conversation_id,
+        version=body.version,
+        content=body.content,
+        parent_id=parent_id,
+        model_id=body.model_id,
+        attachments=[each.model_dump() for each in body.attachments],
     )
     return schemas.Generated(
         conversation=_summary(started.conversation),

@@ -14,14 +14,21 @@ router = APIRouter(prefix="/api/jobs", tags=["jobs"])
 
 @router.get("")
 async def list_jobs(
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50, parts: Services = Depends(services)
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    before: Annotated[str | None, Query(max_length=100)] = None,
+    kind: Annotated[str | None, Query(max_length=100)] = None,
+    parts: Services = Depends(services),
 ) -> schemas.Jobs:
-    return schemas.Jobs(jobs=[schemas.Job.model_validate(job) for job in parts.jobs.list(limit)])
+    """Newest first. `before`: the page behind the job with this id; `kind`: only jobs of this kind."""
+    position = parts.jobs.position  # before the rows: what comes in between is heard again, not missed
+    rows = parts.jobs.list(limit, before, kind)
+    jobs = [schemas.Job.model_validate(parts.jobs.told(job)) for job in rows]
+    return schemas.Jobs(jobs=jobs, next_before=jobs[-1].id if len(jobs) == limit else None, live_seq=position)
 
 
 @router.get("/{job_id}")
 async def get_job(job_id: str, parts: Services = Depends(services)) -> schemas.Job:
-    return schemas.Job.model_validate(parts.jobs.get(job_id))
+    return schemas.Job.model_validate(parts.jobs.told(parts.jobs.get(job_id)))
 
 
 @router.post("/{job_id}/cancel", status_code=202)

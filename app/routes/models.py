@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app import schemas
 from app.errors import ApiError
+from app.load_schemas import LoadBody, UnloadBody, WhatIf
 from app.model_jobs import PullWish
 from app.model_schemas import QuantizeBody, TrainDrafterBody
 from app.quantize import QuantizeWish
@@ -45,6 +46,18 @@ def load_options(given: dict[str, Any]) -> LoadOptions:
         raise ApiError(400, message if name == "options" else f"{name}: {message}", param=name) from error
 
 
+async def _wished(model_id: str, body: LoadBody, parts: Services) -> LoadOptions:
+    """The options of a load, over those of the profile that it names."""
+    if body.profile is None:
+        return load_options(body.options)
+    found = await parts.profiles.of(model_id)
+    name = found.chosen if body.profile == "default" else body.profile
+    if name is not None and all(row.name != name for row in found.profiles):
+        known = ", ".join(row.name for row in found.profiles) or "none"
+        raise ApiError(404, f"{model_id} has no profile {name!r}", param="profile", remedy=f"There are: {known}")
+    return load_options({**found.options(name), **body.options})
+
+
 @router.get("")
 async def list_models(parts: Services = Depends(services)) -> schemas.Models:
     return schemas.Models(models=await asyncio.to_thread(parts.models.rows))
@@ -56,21 +69,28 @@ async def pull(body: schemas.PullBody, parts: Services = Depends(services)) -> s
 
 
 @router.post("/{model_id}/estimate")
-async def estimate(
-    model_id: str, body: schemas.LoadBody | None = None, parts: Services = Depends(services)
-) -> schemas.Estimate:
-    options = load_options(body.options if body is not None else {})
-    return schemas.Estimate.model_validate(await parts.engines.estimate(model_id, options))
+async def estimate(model_id: str, body: LoadBody | None = None, parts: Services = Depends(services)) -> WhatIf:
+    """What a load with these options would take of the memory that is free now, and what would fit if it does not."""
+    body = body or LoadBody()
+    found = await parts.engines.estimate(model_id, await _wished(model_id, body, parts), body.unload_first)
+    fit = found.fit
+    kind = "does_not_fit" if fit.short_by_bytes else "options"
+    refusal = None if fit.fits else {"kind": kind, "message": fit.message, "short_by_bytes": fit.short_by_bytes}
+    around = {"learned": found.learned, "after_unload": found.after_unload, "ways_out": found.ways_out}
+    told = schemas.Estimate.model_validate(fit).model_dump()
+    return WhatIf.model_validate({**told, **around, "refusal": refusal})
 
 
 @router.post("/{model_id}/load", status_code=202)
-async def load(
-    model_id: str, body: schemas.LoadBody | None = None, parts: Services = Depends(services)
-) -> schemas.JobStarted:
-    options = load_options(body.options if body is not None else {})
+async def load(model_id: str, body: LoadBody | None = None, parts: Services = Depends(services)) -> schemas.JobStarted:
+    """Load a model, as a job. Its options are kept as the profile "last used"."""
+    body = body or LoadBody()
+    options = await _wished(model_id, body, parts)
     # an unknown or broken model, or drafter, is this call's error, not the job's
-    options = await parts.engines.with_drafter(options, await parts.engines.local(model_id))
-    return schemas.JobStarted(job_id=parts.model_jobs.load(model_id, options).id)
+    await parts.engines.with_drafter(options, await parts.engines.local(model_id))
+    job = parts.model_jobs.load(model_id, options, body.unload_first)
+    await parts.profiles.note_load(model_id, options)
+    return schemas.JobStarted(job_id=job.id)
 
 
 @router.get("/{model_id}/drafters")
@@ -83,9 +103,11 @@ async def drafters(model_id: str, parts: Services = Depends(services)) -> Drafte
 
 @router.post("/{model_id}/unload", status_code=202)
 async def unload(
-    model_id: str, body: schemas.UnloadBody | None = None, parts: Services = Depends(services)
+    model_id: str, body: UnloadBody | None = None, parts: Services = Depends(services)
 ) -> schemas.JobStarted:
-    return schemas.JobStarted(job_id=parts.model_jobs.unload(model_id, force=body is not None and body.force).id)
+    """Unload a model, as a job; GET /api/engines/{id}/now says what it will wait for."""
+    body = body or UnloadBody()
+    return schemas.JobStarted(job_id=parts.model_jobs.unload(model_id, force=body.force, drain_s=body.drain_s).id)
 
 
 @router.post("/{model_id}/quantize", status_code=202)

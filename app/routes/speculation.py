@@ -83,14 +83,14 @@ async def list_selftests(
 
 @router.get("/requests/{request_id}/trace")
 async def get_trace(request_id: str, parts: Services = Depends(services)) -> RequestTrace:
-    """The verified drafts of a request that was sent with `trace: true`, the newest ones."""
+    """The steps of a request that was sent with `trace: true`, the newest ones, with the text that they spell."""
     found = parts.traces.get(request_id)
     if found is None:
         raise ApiError(
             404,
             f"no trace is kept of a request {request_id[:80]!r}",
             param="id",
-            remedy="Send the request with trace: true; the traces of the last 64 such requests are kept, and only "
-            "requests that drafts were verified for have any",
+            remedy="Send the request with trace: true; the traces of the last 64 such requests are kept until the "
+            "server ends",
         )
-    return RequestTrace.model_validate(found)
+    return RequestTrace.model_validate(found.view())

@@ -16,6 +16,7 @@ from app import schemas
 from app.errors import ApiError
 from app.loaded_engine import Engine, struct_fields
 from app.metrics import CONTENT_TYPE
+from app.saved_settings import setting_fault
 from app.security import SESSION_COOKIE, session_token
 from app.selftests import SelfTests
 from app.services import Services, services
@@ -82,6 +83,18 @@ async def list_engines(parts: Services = Depends(services)) -> schemas.Engines:
     return schemas.Engines(engines=[_engine(engine, parts.selftests) for engine in parts.engines.all()])
 
 
+@router.post("/api/engines/{engine_id}/abort")
+async def abort_all(engine_id: str, parts: Services = Depends(services)) -> schemas.Aborted:
+    """End every request that this engine runs or has waiting, each with the text it has so far. Kept as an event."""
+    engine = parts.engines.of_run(engine_id)
+    if engine.supervisor.ready is None or not engine.supervisor.alive:
+        raise ApiError(409, f"{engine.model_id} is {engine.supervisor.state}: nothing runs there", param="id")
+    aborted = engine.supervisor.client.abort_all()
+    message = f"the operator ended all {aborted} requests of {engine.model_id}"
+    parts.events.add("abort", "warning", message, engine_run_id=engine_id, data={"aborted": aborted})
+    return schemas.Aborted(aborted=aborted)
+
+
 @router.get("/api/settings")
 async def get_settings(parts: Services = Depends(services)) -> schemas.SettingsValues:
     return schemas.SettingsValues(settings=parts.store.get_settings())
@@ -89,10 +102,15 @@ async def get_settings(parts: Services = Depends(services)) -> schemas.SettingsV
 
 @router.put("/api/settings")
 async def put_settings(body: schemas.SettingsBody, parts: Services = Depends(services)) -> schemas.SettingsValues:
+    """Change the settings that are given; others stay. A setting that stands in `expected` with another value than it
+    has now was changed elsewhere meanwhile: 409, and nothing is changed."""
     for name, value in body.settings.items():
         if len(repr(value)) > MAX_SETTING_BYTES:
             raise ApiError(400, f"the setting {name!r} is larger than {MAX_SETTING_BYTES} bytes", param=name)
-    await asyncio.wrap_future(parts.store.set_settings(body.settings))
+        if (fault := setting_fault(name, value)) is not None:
+            raise ApiError(400, f"{name}: {fault} (found {str(value)[:80]!r})", param=name, code="invalid_value")
+    await asyncio.wrap_future(parts.store.set_settings(body.settings, body.expected))
+    parts.request_settings.refresh()
     return schemas.SettingsValues(settings=parts.store.get_settings())
 
 
@@ -100,9 +118,12 @@ async def put_settings(body: schemas.SettingsBody, parts: Services = Depends(ser
 async def list_events(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+    since: Annotated[float | None, Query(ge=0, le=1e11)] = None,
+    until: Annotated[float | None, Query(ge=0, le=1e11)] = None,
     parts: Services = Depends(services),
 ) -> schemas.Events:
-    rows = parts.store.list_events(limit, before)
+    """What was worth the operator's eye, newest first, of [since, until)."""
+    rows = await asyncio.to_thread(parts.store.list_events, limit, before, since, until)
     return schemas.Events(events=[schemas.Event.model_validate(row) for row in rows])
 
 
@@ -124,6 +145,10 @@ def _engine(engine: Engine, selftests: SelfTests) -> schemas.Engine:
         options=dataclasses.asdict(supervisor.options),
         started_at=supervisor.started_at,
         error=supervisor.error,
+        failure_kind=supervisor.failure_kind if supervisor.state == "failed" else None,
+        lost_requests=supervisor.lost_requests,
+        idle_unload_s=engine.idle_unload_s,
+        idle_unload_at=engine.idle_unload_at,
         log_tail=supervisor.log_tail(),
         sampling_defaults=dict(engine.sampling_defaults),
         stats=struct_fields(supervisor.stats) if supervisor.stats is not None else None,

@@ -38,7 +38,10 @@ async def tokenize(body: TokenizeBody, response: Response, parts: Services = Dep
     spelling = TokenSpelling(engine.vocab)
     note_ignored(response, ignored)
     spelled = [spelling.text_of(token_id) for token_id in ids] if body.return_token_strs else None
-    return Tokenized(count=len(ids), max_model_len=engine.ready.max_model_len, tokens=ids, token_strs=spelled)
+    specials = engine.vocab.special_ids
+    places = [place for place, token_id in enumerate(ids) if token_id in specials] if body.return_token_strs else None
+    limit = engine.ready.max_model_len
+    return Tokenized(count=len(ids), max_model_len=limit, tokens=ids, token_strs=spelled, special=places)
 
 
 @router.post("/detokenize")

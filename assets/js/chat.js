@@ -6,6 +6,7 @@
 import { api } from "./api.js";
 import { createComposer } from "./chat_composer.js";
 import { createDrawer } from "./chat_drawer.js";
+import { openExportDialog } from "./chat_files.js";
 import { addressOf, createChatList } from "./chat_list.js";
 import { createThread } from "./chat_thread.js";
 import { MessageTree } from "./chat_tree.js";
@@ -36,13 +37,19 @@ class ChatPage {
       deleted: (id) => id === this.#conversation?.id && this.startNew(),
     });
     this.thread = createThread({
-      edit: (message, content) => this.#generate({ content, parent_id: message.parent_id }),
+      edit: (message, content) =>
+        this.#generate({ content, parent_id: message.parent_id, attachments: message.attachments ?? [] }),
+      goOn: (message) => this.#generate({ content: null, parent_id: message.id }),
       regenerate: (message) => this.#generate({ content: null, parent_id: message.parent_id }),
       choose: (message) => this.#patch({ active_leaf_id: this.#tree.newestLeaf(message.id) }),
     });
     this.composer = createComposer({
-      send: (content) => this.#send(content),
+      send: (content, attachments) => this.#send(content, attachments),
       stop: () => this.#stop(),
+      context: () =>
+        this.#conversation
+          ? { conversation_id: this.#conversation.id }
+          : { system_prompt: this.drawer.values().system_prompt },
       load: () => bringUp(this.#header.default_model_id),
     });
     this.drawer = createDrawer({ save: (fields) => this.#saveSettings(fields), close: () => this.#toggle("drawer") });
@@ -53,11 +60,13 @@ class ChatPage {
   #build(element) {
     this.root = element;
     this.title = h("h1", { class: "pz-chat-heading" });
+    this.exporter = iconButton("download", t("chat_export"), () => openExportDialog(this.#conversation));
     const bar = h(
       "div",
       { class: "pz-chat-bar" },
       iconButton("list", t("conversations"), () => this.#toggle("list"), { class: "pz-icon-button pz-only-narrow" }),
       this.title,
+      this.exporter,
       iconButton("sliders", t("chat_settings"), () => this.#toggle("drawer")),
     );
     const scrim = h("div", { class: "pz-scrim", onclick: () => delete this.root.dataset.open });
@@ -92,11 +101,13 @@ class ChatPage {
     addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.#generating && !document.querySelector("dialog[open]")) this.#stop();
       const typing = event.target.closest("input, textarea, select, dialog");
-      if (event.key === "n" && !typing && !event.ctrlKey && !event.metaKey) {
+      if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "n") {
         event.preventDefault();
         this.startNew();
       }
     });
+    document.addEventListener("pz:branch", (event) => this.#stepVersion(event.detail.step, document.activeElement));
     this.list.refresh();
     this.#openFromAddress();
   }
@@ -234,7 +245,19 @@ class ChatPage {
 
   // ---- actions ----
 
-  async #send(content) {
+  /** To the version before or after, of the message that has the focus, else of the last one that has several. */
+  #stepVersion(by, focused) {
+    const path = this.#tree.path(this.#conversation?.active_leaf_id);
+    const within = focused.closest("[data-id]")?.dataset.id;
+    const several = (message) => this.#tree.versions(message).length > 1;
+    const message = path.find((each) => each.id === within && several(each)) ?? path.findLast(several);
+    if (!message || this.#generating) return;
+    const versions = this.#tree.versions(message);
+    const other = versions[versions.findIndex((each) => each.id === message.id) + by];
+    if (other) this.#patch({ active_leaf_id: this.#tree.newestLeaf(other.id) });
+  }
+
+  async #send(content, attachments = []) {
     await this.drawer.flushIfPending();
     if (!this.#conversation) {
       const created = await attempt(() => api.createConversation(this.drawer.values()));
@@ -243,7 +266,7 @@ class ChatPage {
       await this.#follow(created.id);
     }
     this.thread.toEnd();
-    return this.#generate({ content });
+    return this.#generate({ content, attachments });
   }
 
   async #generate(fields) {
@@ -313,6 +336,7 @@ class ChatPage {
     if (this.#tree.byId.size) this.thread.show(this.#conversation, this.#tree, ready && !this.#generating);
     else this.thread.showEmpty(this.#welcome(ready));
     setText(this.title, this.#conversation?.title || t("new_chat"));
+    this.exporter.hidden = !this.#tree.byId.size;
     this.#drawComposer();
   }
 
@@ -320,6 +344,7 @@ class ChatPage {
     const ready = this.#ready();
     const job = bringingUp(loadingEngine(this.#header)?.model_id ?? this.#header?.default_model_id);
     this.composer.show({
+      conversation: this.#conversation?.id ?? null,
       generating: this.#generating,
       stopping: this.#stopping,
       ready: ready.length > 0,

@@ -1,11 +1,14 @@
 // Where one writes: Enter sends, Shift+Enter breaks the line, Esc stops. Without a model it offers to load one.
 
+import { createAttachments } from "./chat_attachments.js";
+import { createTokenCount } from "./chat_count.js";
 import { button, fill, h, icon } from "./dom.js";
 import { t } from "./i18n.js";
 
 const TALLEST_PX = 220;
 
-export function createComposer({ send, stop, load }) {
+/** `context()`: what a message would be counted with: {conversation_id?, system_prompt?}. */
+export function createComposer({ send, stop, load, context }) {
   const area = h("textarea", {
     class: "pz-composer-text",
     rows: 1,
@@ -16,12 +19,14 @@ export function createComposer({ send, stop, load }) {
   const act = h("button", { type: "button", class: "pz-button pz-primary pz-send" });
   const notice = h("div", { class: "pz-composer-notice" });
   const models = h("select", { class: "pz-field pz-composer-model", "aria-label": t("model") });
+  const attachments = createAttachments(() => recount());
+  const count = createTokenCount((found) => attachments.setTokens(found.attachment_tokens));
   const element = h(
     "div",
     { class: "pz-composer" },
     notice,
-    h("div", { class: "pz-composer-box" }, area, models, act),
-    h("p", { class: "pz-composer-hint" }, t("composer_hint")),
+    h("div", { class: "pz-composer-box" }, attachments.element, attachments.button, area, models, act),
+    h("p", { class: "pz-composer-hint" }, h("span", { class: "pz-composer-keys" }, t("composer_hint")), count.element),
   );
   let state = { generating: false, ready: false };
   let preferred = null;
@@ -33,13 +38,42 @@ export function createComposer({ send, stop, load }) {
   const submit = async () => {
     const content = area.value.trim();
     if (!content || state.generating || !state.ready) return;
+    const files = attachments.list();
     area.value = "";
+    attachments.replace([]);
+    count.clear();
     grow();
-    const sent = await send(content);
-    if (!sent && !area.value) area.value = content;
+    const sent = await send(content, files);
+    if (!sent && !area.value) {
+      area.value = content;
+      attachments.replace(files);
+      recount();
+    }
     grow();
   };
-  area.addEventListener("input", grow);
+
+  /** Nothing written and nothing attached needs no count. */
+  function recount() {
+    const written = area.value.trim() || attachments.list().length;
+    if (!written || !state.ready) return count.clear();
+    const model = models.value ? { model_id: models.value } : {};
+    return count.ask({ ...context(), content: area.value.trim(), attachments: attachments.list(), ...model });
+  }
+
+  area.addEventListener("input", () => {
+    grow();
+    recount();
+  });
+  area.addEventListener("paste", (event) => {
+    if (!event.clipboardData.files.length) return;
+    event.preventDefault();
+    attachments.read([...event.clipboardData.files]);
+  });
+  element.addEventListener("dragover", (event) => event.preventDefault());
+  element.addEventListener("drop", (event) => {
+    event.preventDefault();
+    attachments.read([...event.dataTransfer.files]);
+  });
   area.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
@@ -48,7 +82,7 @@ export function createComposer({ send, stop, load }) {
   });
   act.addEventListener("click", () => (state.generating ? stop() : submit()));
 
-  /** {generating, stopping, ready, models: [id], loading: text|null, defaultModel} */
+  /** {conversation: id|null, generating, stopping, ready, models: [id], loading: text|null, defaultModel} */
   function show(next) {
     if (JSON.stringify(next) === JSON.stringify(state)) return;
     state = next;
@@ -66,6 +100,7 @@ export function createComposer({ send, stop, load }) {
     );
     if (next.models.includes(chosen)) models.value = chosen;
     fill(notice, noticeFor(next));
+    recount();
   }
 
   function noticeFor({ ready, loading, defaultModel }) {
@@ -86,7 +121,10 @@ export function createComposer({ send, stop, load }) {
     preferred = id;
     if (state.models?.includes(id)) models.value = id;
   }
-  models.addEventListener("change", () => (preferred = null));
+  models.addEventListener("change", () => {
+    preferred = null;
+    recount();
+  });
 
   return { element, show, prefer, model: () => models.value || null, focus: () => area.focus() };
 }

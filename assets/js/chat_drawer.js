@@ -1,5 +1,6 @@
-// The drawer with a conversation's system prompt and sampling. Saves by itself a moment after the last change.
+// The drawer with a conversation's preset, system prompt and sampling. Saves by itself a moment after the last change.
 
+import { createPresets } from "./chat_presets.js";
 import { fill, h, iconButton } from "./dom.js";
 import { t } from "./i18n.js";
 
@@ -24,6 +25,7 @@ export function createDrawer({ save, close }) {
     id: "pz-system",
   });
   const inputs = new Map(FIELDS.map((field) => [field.name, numberInput(field)]));
+  const presets = createPresets({ take, values });
   const element = h(
     "aside",
     { class: "pz-drawer", "aria-label": t("chat_settings") },
@@ -34,6 +36,7 @@ export function createDrawer({ save, close }) {
       mark,
       iconButton("close", t("close"), close),
     ),
+    presets.element,
     h("label", { class: "pz-label", for: "pz-system" }, t("system_prompt")),
     prompt,
     h(
@@ -43,11 +46,28 @@ export function createDrawer({ save, close }) {
     ),
     h("p", { class: "pz-hint" }, t("sampling_hint")),
   );
-  element.addEventListener("input", () => {
+  element.addEventListener("input", (event) => {
+    if (event.target.id === "pz-preset") return;
+    presets.onEdit();
+    saveSoon();
+  });
+
+  function saveSoon() {
     fill(mark);
     clearTimeout(timer);
     timer = setTimeout(flush, TYPING_PAUSE_MS);
-  });
+  }
+
+  function put({ system_prompt: system, sampling }) {
+    prompt.value = system ?? "";
+    for (const [name, input] of inputs) input.value = sampling?.[name] ?? "";
+  }
+
+  /** A preset's values; what it does not say is the server's default. */
+  function take(preset) {
+    put(preset);
+    saveSoon();
+  }
 
   /** Save now what was typed. Fields left empty are the server's defaults. */
   async function flush() {
@@ -66,10 +86,10 @@ export function createDrawer({ save, close }) {
     return { system_prompt: prompt.value, sampling };
   }
 
-  function show({ system_prompt: system, sampling }) {
+  function show(conversation) {
     if (timer) return;
-    prompt.value = system ?? "";
-    for (const [name, input] of inputs) input.value = sampling?.[name] ?? "";
+    put(conversation);
+    presets.match(values());
     fill(mark);
   }
 

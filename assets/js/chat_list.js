@@ -1,6 +1,8 @@
-// The list of conversations: new, search, open, rename, delete.
+// The list of conversations: new, import, search, open, rename, move, delete.
 
 import { api } from "./api.js";
+import { importButton } from "./chat_files.js";
+import { folderNames, grouped, openMoveDialog } from "./chat_folders.js";
 import { confirmDialog } from "./dialog.js";
 import { button, fill, h, iconButton } from "./dom.js";
 import { t, timeAgo } from "./i18n.js";
@@ -29,7 +31,12 @@ export function createChatList({ open, start, renamed, deleted }) {
   const element = h(
     "aside",
     { class: "pz-chat-list", "aria-label": t("conversations") },
-    button(t("new_chat"), start, { iconName: "plus", kind: "primary" }),
+    h(
+      "div",
+      { class: "pz-chat-list-head" },
+      button(t("new_chat"), start, { iconName: "plus", kind: "primary" }),
+      importButton((made) => refresh().then(() => open(made.id))),
+    ),
     search,
     items,
   );
@@ -55,13 +62,14 @@ export function createChatList({ open, start, renamed, deleted }) {
       version: summary.version,
       updated_at: summary.updated_at,
       generating: summary.generating,
+      folder: summary.folder,
     });
     return draw();
   }
 
   function draw() {
     const empty = h("li", { class: "pz-empty" }, search.value ? t("no_chats_found") : t("no_chats_yet"));
-    fill(items, conversations.length ? conversations.map(item) : empty);
+    fill(items, conversations.length ? grouped(conversations, item, current) : empty);
   }
 
   function item(conversation) {
@@ -80,9 +88,20 @@ export function createChatList({ open, start, renamed, deleted }) {
     const row = h("li", { class: "pz-chat-item" }, link);
     row.append(
       iconButton("pencil", t("rename"), () => rename(row, conversation)),
+      iconButton("folder", t("chat_move"), () =>
+        openMoveDialog(conversation, folderNames(conversations), (folder) => change(conversation, { folder })),
+      ),
       iconButton("trash", t("delete"), () => remove(conversation)),
     );
     return row;
+  }
+
+  async function change(conversation, fields) {
+    const changed = await attempt(() =>
+      api.patchConversation(conversation.id, { version: conversation.version, ...fields }),
+    );
+    if (changed) renamed(changed);
+    await refresh();
   }
 
   function rename(row, conversation) {
@@ -96,11 +115,7 @@ export function createChatList({ open, start, renamed, deleted }) {
       field.onblur = null;
       const title = field.value.trim();
       if (keep && title && title !== conversation.title) {
-        const changed = await attempt(() =>
-          api.patchConversation(conversation.id, { version: conversation.version, title }),
-        );
-        if (changed) renamed(changed);
-        await refresh();
+        await change(conversation, { title });
       } else draw();
     };
     field.onblur = () => finish(true);

@@ -2,6 +2,7 @@
 
 import { button, fill, h, icon, iconButton } from "./dom.js";
 import { number, rate, seconds, t, word } from "./i18n.js";
+import { attachmentList } from "./chat_attachments.js";
 import { createThoughtsView } from "./chat_thoughts.js";
 import { createMarkdownView } from "./markdown.js";
 
@@ -17,6 +18,7 @@ export function createMessageView(message) {
       "aria-label": t(`role_${message.role}`),
       dataset: { id: message.id },
     },
+    attachmentList(message.attachments),
     thoughts?.element,
     body,
     foot,
@@ -72,13 +74,29 @@ function stateLine(message, nameModel) {
   if (message.reasoning_content && !message.content) parts.push(h("span", { class: "pz-warn" }, t("only_thoughts")));
   if (typeof stats?.num_output_tokens === "number") {
     parts.push(t("tokens_in_out", { input: number(stats.num_prompt_tokens), output: number(stats.num_output_tokens) }));
+    if (stats.num_cached_tokens)
+      parts.push(
+        h("span", { title: t("chat_cached_definition") }, t("chat_cached", { n: number(stats.num_cached_tokens) })),
+      );
     if (typeof stats.tokens_per_s === "number") parts.push(t("n_tokens_per_s", { rate: rate(stats.tokens_per_s) }));
     if (typeof stats.ttft_s === "number")
       parts.push(h("span", { title: t("ttft_long") }, `TTFT ${seconds(stats.ttft_s)}`));
   }
+  if (stats?.drafted)
+    parts.push(
+      h(
+        "span",
+        { title: t("chat_accepted_definition") },
+        t("chat_accepted", { accepted: number(stats.accepted), drafted: number(stats.drafted) }),
+      ),
+    );
   if (message.finish_reason && message.finish_reason !== "abort") {
     parts.push(h("span", { title: t("finish_reason") }, word("finish", message.finish_reason)));
   }
+  if (message.request_id)
+    parts.push(
+      h("a", { href: `/requests?id=${encodeURIComponent(message.request_id)}`, class: "pz-quiet-link" }, t("chat_request")),
+    );
   const title = stats?.seed !== null && stats?.seed !== undefined ? `${t("seed")} ${stats.seed}` : null;
   return h(
     "div",
@@ -95,7 +113,11 @@ function tools(view, { versions, canGenerate, actions }) {
     message.role === "user"
       ? iconButton("pencil", t("edit"), () => edit(view, actions), { disabled: !canGenerate })
       : iconButton("refresh", t("regenerate"), () => actions.regenerate(message), { disabled: !canGenerate });
-  return h("div", { class: "pz-message-tools" }, versionSwitch(message, versions, actions), copy, mine);
+  const more =
+    message.role === "assistant" && message.content && (message.finish_reason !== "stop" || message.state !== "complete")
+      ? iconButton("play", t("chat_continue"), () => actions.goOn(message), { disabled: !canGenerate })
+      : null;
+  return h("div", { class: "pz-message-tools" }, versionSwitch(message, versions, actions), copy, mine, more);
 }
 
 function versionSwitch(message, versions, actions) {

@@ -1,15 +1,17 @@
-// The frame of every page: the rail (a bar at the foot of a narrow screen), the header, and the shortcuts between pages.
+// The frame of every page: the rail (a bar at the foot of a narrow screen), the header, and the keyboard.
 
-import { fill, h, icon } from "./dom.js";
+import { button, fill, h, icon } from "./dom.js";
 import { createHeader } from "./header.js";
 import { t } from "./i18n.js";
+import { installKeys, showKeys } from "./keys.js";
 
 export function mount(element) {
   const current = element.dataset.frame;
   const routes = element.dataset.routes.split(" ").map((route) => route.split("="));
+  const byName = new Map(routes);
   fill(
     element,
-    h("a", { class: "pz-skip", href: "#pz-main" }, t("skip_to_content")),
+    h("a", { class: "pz-skip", href: "#pz-main", onclick: skip }, t("skip_to_content")),
     h(
       "nav",
       { class: "pz-rail", "aria-label": t("navigation") },
@@ -20,12 +22,21 @@ export function mount(element) {
         h("span", {}, "Pizarra"),
       ),
       routes.map(([name, path]) => link(name, path, name === current)),
+      button(t("keys_button"), () => showKeys(byName), { kind: "plain", iconName: "keyboard", title: t("keys_title") }),
     ),
     createHeader(),
   );
   document.title = `${t(`nav_${current}`)} · Pizarra`;
-  document.querySelector("main")?.setAttribute("id", "pz-main");
-  installShortcuts(new Map(routes));
+  const main = document.querySelector("main");
+  main?.setAttribute("id", "pz-main");
+  main?.setAttribute("tabindex", "-1"); // where the skip link leads
+  installKeys(byName);
+}
+
+/** Not by its address: Gradio sets a base for addresses, so that this one would lead to another page. */
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("pz-main")?.focus();
 }
 
 function link(name, path, active) {
@@ -35,17 +46,4 @@ function link(name, path, active) {
     icon(name),
     h("span", {}, t(`nav_${name}`)),
   );
-}
-
-/** g then the first letter of a page; off inside text fields. */
-function installShortcuts(routes) {
-  const pages = { o: "overview", c: "chat", p: "playground", m: "models", r: "monitor" };
-  let armed = 0;
-  document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog"))
-      return;
-    const path = routes.get(pages[event.key]);
-    if (event.key === "g") armed = Date.now();
-    else if (path && Date.now() - armed < 1500) location.assign(path);
-  });
 }

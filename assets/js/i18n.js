@@ -1,8 +1,26 @@
-// Texts and numbers in the browser's language. The same JSON files serve Gradio's labels.
+// Texts and numbers in the language that was chosen on this browser, else the browser's own. The same JSON files serve
+// Gradio's labels, for which a line in the page's head makes the browser name the chosen language (ui/theme.py).
 
-const LANGUAGES = ["en", "es"];
+export const LANGUAGES = ["en", "es"];
+const KEY = "pizarra.language";
 
-export const language = LANGUAGES.find((code) => navigator.language.toLowerCase().startsWith(code)) ?? "en";
+/** "en", "es", or "system": as the browser says. */
+export function languageChoice() {
+  const stored = localStorage.getItem(KEY);
+  return LANGUAGES.includes(stored) ? stored : "system";
+}
+
+/** Keep the choice in this browser. Texts are read once a page, so the page begins anew. */
+export function chooseLanguage(choice) {
+  if (choice === languageChoice()) return;
+  if (choice === "system") localStorage.removeItem(KEY);
+  else localStorage.setItem(KEY, choice);
+  location.reload();
+}
+
+const ofBrowser = LANGUAGES.find((code) => navigator.language.toLowerCase().startsWith(code)) ?? "en";
+
+export const language = languageChoice() === "system" ? ofBrowser : languageChoice();
 document.documentElement.lang = language;
 
 const texts = await (await fetch(`/assets/i18n/${language}.json`)).json();

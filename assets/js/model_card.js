@@ -5,15 +5,23 @@ import { confirmDialog } from "./dialog.js";
 import { openDoctorDialog } from "./doctor_dialog.js";
 import { button, h, icon, iconButton } from "./dom.js";
 import { factList } from "./fact_list.js";
-import { bytes, number, parameters, t, word } from "./i18n.js";
-import { jobLine, logTail } from "./job_line.js";
-import { cancelJob, isRunning, startUnload } from "./jobs.js";
+import { openBenchmarkDialog } from "./benchmark_dialog.js";
+import { crashReport, engineFacts } from "./engine_details.js";
+import { bytes, number, parameters, t, timeAgo, word } from "./i18n.js";
+import { jobLine } from "./job_line.js";
+import { jobOutcome } from "./job_outcome.js";
+import { isRunning, startUnload } from "./jobs.js";
 import { openLoadDialog } from "./load_dialog.js";
 import { openPullDialog } from "./pull_dialog.js";
 import { openQuantizeDialog } from "./quantize_dialog.js";
 import { attempt } from "./toast.js";
+import { openTrainDialog } from "./train_dialog.js";
+import { unloadModel } from "./unload_dialog.js";
 
-/** context: {job, engine, speculation (a speculationLine), refresh} */
+/**
+ * context: {job, engine, differences (what a reload would change), refresh}, and what is brought up to date in place:
+ * speculation (a speculationLine), idle (an idleLine), jobLine.
+ */
 export function modelCard(row, context) {
   return h(
     "article",
@@ -34,11 +42,11 @@ export function modelCard(row, context) {
           { class: "pz-hint" },
           `${word("support", row.support)}${row.support_reason ? `: ${row.support_reason}` : ""}`,
         ),
-    context.job?.state === "failed" ? null : problem(row, context.engine),
-    context.engine?.state === "ready" ? [context.speculation.element, engineFacts(context.engine)] : null,
-    context.job && (isRunning(context.job) || context.job.state === "failed" || context.job.kind === "unload")
-      ? jobLine(context.job, () => cancelJob(context.job.id))
+    context.job?.state === "failed" && context.engine?.state !== "failed" ? failure(context.job) : problem(row, context.engine),
+    context.engine?.state === "ready"
+      ? [context.speculation.element, context.idle.element, reloadHint(row, context.differences), engineFacts(context.engine)]
       : null,
+    context.job && (isRunning(context.job) || context.job.kind === "unload") ? context.jobLine.element : null,
     h("div", { class: "pz-actions" }, actions(row, context)),
   );
 }
@@ -51,8 +59,9 @@ function facts(row) {
     [t("context"), row.context_length && number(row.context_length)],
     [t("format"), row.format],
     [t("licence"), row.license && licence(row)],
+    [t("mod_last_used"), row.on_disk && (row.last_used_at ? timeAgo(row.last_used_at) : t("mod_never_used"))],
   ];
-  return factList(known);
+  return [factList(known), row.path ? h("code", { class: "pz-model-id", title: t("mod_path") }, row.path) : null];
 }
 
 function licence(row) {
@@ -63,62 +72,50 @@ function licence(row) {
 
 function fit(row) {
   const { fits, needed_bytes: needed, available_bytes: available, short_by_bytes: short } = row.fit;
-  if (row.state === "loaded" || row.state === "broken") return null;
+  if (["loaded", "loading", "unloading", "broken"].includes(row.state)) return null;
   const numbers = { needed: bytes(needed), available: bytes(available), short: bytes(short) };
   return h(
     "p",
     { class: "pz-fit", "data-fits": fits },
     icon(fits === "yes" ? "check" : fits === "no" ? "warning" : "info"),
-    h("span", {}, t(`fits_${fits}`, numbers)),
+    h(
+      "span",
+      {},
+      fits === "after_unload" && row.fit.unload.length
+        ? t("mod_fits_after", { ...numbers, models: row.fit.unload.join(", ") })
+        : t(`fits_${fits}`, numbers),
+    ),
   );
 }
 
 /** What is wrong with a model, or what its engine died of with the last that it said. */
 function problem(row, engine) {
-  if (!row.error) return null;
-  return [h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, row.error)), logTail(engine?.log_tail)];
+  if (engine?.state === "failed") return crashReport(engine);
+  return row.error ? h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, row.error)) : null;
 }
 
-/** What became of the operator's wishes: nothing is silent. */
-function engineFacts(engine) {
-  const settings = engine.effective_settings ?? [];
+/** A load that failed shows its ways out; another job that failed its reason. */
+const failure = (job) => (job?.state === "failed" ? [jobLine(job, () => {}), jobOutcome(job)] : null);
+
+/** Where the profile that loads take differs from what is loaded: collected, then applied by one reload. */
+function reloadHint(row, differences) {
+  if (!differences?.length) return null;
+  const changed = differences.map(({ name, loaded, saved }) => `${name}: ${loaded ?? "–"} → ${saved ?? "–"}`).join(", ");
   return h(
-    "details",
-    { class: "pz-log" },
-    h(
-      "summary",
-      {},
-      t("engine_summary", {
-        device: engine.device_name || engine.device,
-        dtype: engine.dtype,
-        context: number(engine.max_model_len),
-      }),
-    ),
-    h(
-      "p",
-      { class: "pz-hint" },
-      `${t("exactness")}: ${word("exactness", engine.exactness)}. ${engine.exactness_reason ?? ""}`,
-    ),
-    h(
-      "ul",
-      { class: "pz-settings" },
-      settings.map((s) =>
-        h(
-          "li",
-          {},
-          h("code", {}, s.name),
-          ` ${s.requested} → ${s.effective}`,
-          h("span", { class: "pz-hint" }, ` ${s.reason}`),
-        ),
-      ),
-    ),
-    logTail(engine.log_tail),
+    "div",
+    { class: "pz-row pz-reload" },
+    h("span", { class: "pz-hint pz-grow" }, t("mod_differs", { changed })),
+    button(t("mod_reload"), () => openLoadDialog(row, { loaded: true }), { kind: "quiet", iconName: "refresh" }),
   );
 }
 
 function actions(row, context) {
   const unload = (force) =>
-    button(t(force ? "unload_now" : "unload"), () => startUnload(row.id, force), { iconName: "eject" });
+    button(
+      t(force ? "unload_now" : "unload"),
+      () => (force ? startUnload(row.id, true) : unloadModel(row.id, context.engine.id)),
+      { iconName: "eject" },
+    );
   switch (row.state) {
     case "available":
       return row.support === "not_yet" ? null : button(t("pull"), () => openPullDialog(row), { iconName: "download" });
@@ -128,16 +125,24 @@ function actions(row, context) {
         row.on_disk && row.support !== "not_yet"
           ? button(t("load"), () => openLoadDialog(row), { kind: "primary", iconName: "play" })
           : null,
-        row.on_disk ? [check(row), quantize(row), erase(row, context)] : null,
+        row.on_disk ? [check(row), quantize(row), train(row), erase(row, context)] : null,
       ];
     case "broken":
       return [check(row), erase(row, context)];
     case "loaded":
       return [
-        h("a", { class: "pz-button pz-primary", href: `/chat?model=${encodeURIComponent(row.id)}` }, icon("chat"), h("span", {}, t("chat_with"))),
+        h(
+          "a",
+          { class: "pz-button pz-primary", href: `/chat?model=${encodeURIComponent(row.id)}` },
+          icon("chat"),
+          h("span", {}, t("chat_with")),
+        ),
         unload(false),
+        button(t("mod_reload"), () => openLoadDialog(row, { loaded: true }), { kind: "quiet" }),
+        button(t("mod_bench"), () => openBenchmarkDialog(row, context.engine), { kind: "quiet" }),
         check(row),
-        iconButton("sliders", t("quantize"), () => openQuantizeDialog(row)), // four words would not stand in one row
+        quantize(row),
+        train(row),
       ];
     case "unloading":
       return unload(true);
@@ -149,6 +154,8 @@ function actions(row, context) {
 const check = (row) => button(t("check"), () => openDoctorDialog(row), { kind: "quiet" });
 
 const quantize = (row) => button(t("quantize"), () => openQuantizeDialog(row), { kind: "quiet" });
+
+const train = (row) => button(t("mod_train"), () => openTrainDialog(row), { kind: "quiet" });
 
 const erase = (row, context) => iconButton("trash", t("delete"), () => remove(row, context));
 

@@ -1,21 +1,23 @@
-// The models page: what is here, what can be fetched, and the work under way.
+// The models page: what is here, what can be fetched, what engines gave back, and the work under way and done.
 
 import { api } from "./api.js";
 import { button, fill, h } from "./dom.js";
 import { t } from "./i18n.js";
-import { allJobs, cancelJob, isRunning, jobTitle, latestJob, watchJobs } from "./jobs.js";
-import { jobLine } from "./job_line.js";
+import { idleLine } from "./idle_line.js";
+import { JobList } from "./job_list.js";
+import { allJobs, cancelJob, latestJob, watchJobs } from "./jobs.js";
+import { createJobLine } from "./job_line.js";
 import { live } from "./live.js";
 import { modelCard } from "./model_card.js";
 import { openAddDialog } from "./pull_dialog.js";
+import { mountReceipts } from "./receipts.js";
 import { speculationLine } from "./speculation_line.js";
 import { attempt } from "./toast.js";
-
-const SHOWN_JOBS = 6;
 
 class Models {
   #rows = [];
   #engines = [];
+  #differences = new Map(); // model -> how the loaded engine differs from the profile that loads take
   #fetching = false;
   #again = false;
   #wanted = []; // words of the filter
@@ -23,7 +25,8 @@ class Models {
   constructor(element) {
     this.here = h("div", { class: "pz-model-grid" });
     this.catalogue = h("div", { class: "pz-model-grid" });
-    this.jobs = h("ul", { class: "pz-jobs" });
+    this.jobs = new JobList();
+    const receipts = h("ul", { class: "pz-card pz-receipts" });
     this.filter = h("input", {
       class: "pz-field pz-model-filter",
       type: "search",
@@ -54,9 +57,11 @@ class Models {
       this.here,
       h("h2", { class: "pz-section" }, t("catalogue")),
       this.catalogue,
-      h("h2", { class: "pz-section" }, t("jobs")),
-      this.jobs,
+      h("h2", { class: "pz-section" }, t("mod_receipts")),
+      receipts,
+      this.jobs.element,
     );
+    mountReceipts(receipts);
     const refresh = () => attempt(() => this.#fetch());
     let states = "";
     watchJobs(() => {
@@ -66,15 +71,28 @@ class Models {
       this.#draw();
     });
     let engines = "";
+    let times = "";
     live.subscribe("header", (state) => {
       const { state: drafting, gain } = state.speculation;
       const told = [drafting, gain?.toFixed(1)];
       const now = JSON.stringify([told, state.engines.map((engine) => [engine.id, engine.state, engine.selftest])]);
       if (now !== engines) refresh();
       engines = now;
+      const timesNow = JSON.stringify(state.engines.map((engine) => engine.idle_unload_at));
+      if (timesNow !== times) attempt(() => this.#fetchTimes());
+      times = timesNow;
     });
     live.onReconnect(refresh);
     refresh();
+  }
+
+  /** When engines will go by themselves has changed: that alone is brought up to date. */
+  async #fetchTimes() {
+    const engines = await api.engines();
+    for (const node of this.here.children) {
+      const engine = engines.find((each) => each.model_id === node.dataset.model && each.state === "ready");
+      if (engine) node.parts?.idle.update(engine);
+    }
   }
 
   /** One fetch at a time; what was asked for meanwhile is one more fetch afterwards. */
@@ -88,6 +106,7 @@ class Models {
       do {
         this.#again = false;
         [this.#rows, this.#engines] = await Promise.all([api.models(), api.engines()]);
+        await this.#compare();
         this.#draw();
       } while (this.#again);
     } finally {
@@ -99,6 +118,7 @@ class Models {
     const context = (row) => ({
       job: latestJob(row.id),
       engine: this.#engines.find((engine) => engine.id === row.engine_id),
+      differences: this.#differences.get(row.id),
       refresh: () => attempt(() => this.#fetch()),
     });
     const isHere = (row) =>
@@ -107,22 +127,14 @@ class Models {
     const none = this.#wanted.length ? t("no_model_fits") : null;
     sync(this.here, rows.filter(isHere), context, none ?? t("nothing_on_disk"));
     sync(this.catalogue, rows.filter((row) => !isHere(row)), context, none ?? t("catalogue_empty"));
-    const jobs = allJobs()
-      .filter((job) => isRunning(job) || Date.now() / 1000 - job.created_at < 86400)
-      .slice(0, SHOWN_JOBS);
-    fill(
-      this.jobs,
-      jobs.length
-        ? jobs.map((job) =>
-            h(
-              "li",
-              { class: "pz-card pz-job" },
-              h("strong", {}, jobTitle(job)),
-              jobLine(job, () => cancelJob(job.id)),
-            ),
-          )
-        : h("li", { class: "pz-empty" }, t("no_jobs_yet")),
-    );
+    this.jobs.draw();
+  }
+
+  /** How loaded engines differ from what a load would take now; where that cannot be read, nothing is said of it. */
+  async #compare() {
+    const loaded = this.#engines.filter((engine) => engine.state === "ready");
+    const found = await Promise.all(loaded.map((engine) => api.profiles(engine.model_id).catch(() => null)));
+    this.#differences = new Map(loaded.map((engine, i) => [engine.model_id, found[i]?.reload_to_apply ?? []]));
   }
 }
 
@@ -136,23 +148,33 @@ function fits(row, words) {
 function sync(parent, rows, contextOf, emptyText) {
   const known = new Map([...parent.children].map((node) => [node.dataset.key, node]));
   const nodes = rows.map((row) => {
-    const line = speculationLine();
-    const context = { ...contextOf(row), speculation: line };
+    const context = contextOf(row);
+    const { job, engine } = context;
     const key = JSON.stringify([
       row,
-      context.job,
-      context.engine?.effective_settings,
-      context.engine?.state,
-      context.engine?.log_tail,
-      context.engine?.speculation?.proposers.length,
+      job && [job.id, job.state],
+      context.differences,
+      engine && [engine.state, engine.effective_settings, engine.speculation?.proposers.length, engine.error],
     ]);
-    const node = known.get(key) ?? Object.assign(modelCard(row, context), { key, line });
-    if (context.engine) node.line.update(context.engine);
+    const node = known.get(key) ?? newCard(row, context, key);
+    if (engine) node.parts.speculation.update(engine);
+    if (engine) node.parts.idle.update(engine);
+    if (job) node.parts.jobLine.update(job);
     return node;
   });
-  nodes.forEach((node) => node.key && (node.dataset.key = node.key));
   if (nodes.length) parent.replaceChildren(...nodes);
   else fill(parent, h("p", { class: "pz-empty" }, emptyText));
+}
+
+function newCard(row, context, key) {
+  const parts = {
+    speculation: speculationLine(),
+    idle: idleLine(),
+    jobLine: createJobLine(() => cancelJob(latestJob(row.id).id)),
+  };
+  const node = Object.assign(modelCard(row, { ...context, ...parts }), { parts });
+  node.dataset.key = key;
+  return node;
 }
 
 export function mount(element) {

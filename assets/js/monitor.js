@@ -1,241 +1,187 @@
-// The monitor page: history and the newest second of what is measured. Figures say what they count.
+// The monitor page: tabs over one shared stretch of time. Owns what is looked at (tab, range, engine, pause), which the
+// address holds, too. What a tab shows is the tab's own: mount(element, tab) -> {destroy()}, where `tab` has
+// onWindow(listener(window, view)), onNewest(listener(window)), range(), engine(); see docs/architecture.md.
 
-import { api } from "./api.js";
+import { chosenEngine } from "./chosen_engine.js";
+import { createCrosshair } from "./crosshair.js";
 import { button, fill, h, icon, setText } from "./dom.js";
-import { bytes, clock, number, t } from "./i18n.js";
-import { live } from "./live.js";
-import { createPlot } from "./plots.js";
-import { SampleWindow } from "./series.js";
-import { attempt } from "./toast.js";
+import { createEngineChoice } from "./engine_choice.js";
+import { createEventMarkers, eventList } from "./event_markers.js";
+import { gapSentences, gapsWithReasons } from "./gap_reasons.js";
+import { clock, t } from "./i18n.js";
+import { readAddress, writeAddress } from "./monitor_address.js";
+import { SharedWindow } from "./shared_window.js";
+import { createTabs } from "./tabs.js";
+import { createRangePicker } from "./time_range.js";
+import { attempt, toast } from "./toast.js";
 
-const GIB = 2 ** 30;
-const MOST_POINTS = 1500;
-const RANGES = { "5m": 300, "1h": 3600, "24h": 86400, "7d": 7 * 86400 };
-const STEPS_S = [1, 10, 60, 300, 900];
-
-const inGib = (value) => (value === null ? null : value / GIB);
-const each = (window, name, change = (x) => x) => window.get(name).map(change);
-
-/** Per plot: its lines (stacked ones from the top down), and for each line the values from a window. */
-const PLOTS = {
-  tokens: {
-    unit: "",
-    lines: [
-      { key: "generation", hue: "tokens", fill: true, values: (w) => each(w, "generation_tokens_per_s") },
-      { key: "prompt", hue: "runtime", dash: "dash", values: (w) => each(w, "prompt_tokens_per_s") },
-    ],
-  },
-  kv: {
-    unit: "",
-    lines: [
-      { key: "kv_used", hue: "kv", fill: true, values: (w) => each(w, "kv_blocks_used") },
-      { key: "kv_cached", hue: "cached", dash: "dot", values: (w) => each(w, "kv_blocks_cached") },
-      { key: "kv_total", hue: "muted", dash: "dash", width: 1, values: (w) => each(w, "kv_blocks_total") },
-    ],
-  },
-  memory: {
-    unit: "GiB",
-    now: (w) => each(w, "host_memory_used_bytes", inGib),
-    lines: [
-      { key: "other", hue: "other", stack: true, values: otherProcesses },
-      { key: "app", hue: "app", stack: true, values: (w) => each(w, "app_process_bytes", inGib) },
-      { key: "engine", hue: "weights", stack: true, values: (w) => each(w, "engine_process_bytes", inGib) },
-      {
-        key: "memory_total",
-        hue: "muted",
-        dash: "dash",
-        width: 1,
-        values: (w) => each(w, "host_memory_total_bytes", inGib),
-      },
-    ],
-  },
-  requests: {
-    unit: "",
-    lines: [
-      { key: "running", hue: "tokens", steps: true, values: (w) => each(w, "num_requests_running") },
-      { key: "waiting", hue: "draft", steps: true, dash: "dash", values: (w) => each(w, "num_requests_waiting") },
-    ],
-  },
-  acceptance: {
-    unit: "%",
-    none: "line_nothing_drafted",
-    lines: [{ key: "acceptance", hue: "draft", values: acceptance }],
-  },
-  cpu: { unit: "%", lines: [{ key: "cpu", hue: "runtime", fill: true, values: (w) => each(w, "host_cpu_percent") }] },
-  gpu: {
-    unit: "GiB",
-    lines: [
-      { key: "gpu_used", hue: "weights", fill: true, values: (w) => each(w, "gpu_memory_used_bytes", inGib) },
-      {
-        key: "gpu_total",
-        hue: "muted",
-        dash: "dash",
-        width: 1,
-        values: (w) => each(w, "gpu_memory_total_bytes", inGib),
-      },
-    ],
-  },
+/** A tab's module may export COLUMNS and BANDS: what it reads of the samples; without them it gets every column. */
+const TABS = {
+  glance: () => import("./monitor_glance.js"),
+  memory: () => import("./monitor_memory.js"),
+  kv: () => import("./kv_map.js"),
+  speculation: () => import("./speculation_tab.js"),
+  latency: () => import("./monitor_latency.js"),
+  gpu: () => import("./monitor_gpu.js"),
 };
 
-function otherProcesses(window) {
-  const [engine, app] = [window.get("engine_process_bytes"), window.get("app_process_bytes")];
-  return each(window, "host_memory_used_bytes").map((used, i) =>
-    used === null ? null : Math.max(0, used - (engine[i] ?? 0) - (app[i] ?? 0)) / GIB,
-  );
-}
-
-/** Accepted of drafted tokens over each step, in percent; a step in which nothing was drafted has no such figure. */
-function acceptance(window) {
-  const accepted = window.get("accepted_tokens_per_s");
-  return each(window, "drafted_tokens_per_s").map((drafted, i) =>
-    drafted && accepted[i] !== null ? (100 * accepted[i]) / drafted : null,
-  );
-}
+/** These speak of one engine: without a choice here, of the one chosen in the header. */
+const OF_ONE = new Set(["kv", "speculation"]);
 
 class Monitor {
-  #range = "5m";
-  #revision = 0;
-  #window = null;
-  #newest = null;
-  #paused = false;
-  #gpu = null;
+  #state = readAddress(location.search, Object.keys(TABS));
+  #open = null; // the mounted tab
+  #opening = 0;
+  #crosshair = createCrosshair();
 
   constructor(element) {
-    const asked = new URLSearchParams(location.search).get("range");
-    if (asked in RANGES) this.#range = asked;
-    this.ranges = Object.keys(RANGES).map((name) =>
-      button(t(`range_${name}`), () => this.#choose(name), { kind: "segment", "data-range": name }),
+    this.tabs = createTabs(
+      Object.keys(TABS).map((name) => [name, t(`mon_tab_${name}`)]),
+      t("mon_tabs"),
+      (tab) => this.#go({ tab }),
     );
+    this.picker = createRangePicker((range) => this.#go({ range, pausedAt: null }));
+    this.engines = createEngineChoice((engine) => this.#go({ engine }));
     this.pause = button("", () => this.#togglePause(), { class: "pz-button pz-secondary pz-pause" });
     this.note = h("p", { class: "pz-sentence", role: "status" });
-    this.cards = Object.fromEntries(Object.entries(PLOTS).map(([name, spec]) => [name, plotCard(name, spec)]));
-    fill(
-      element,
+    this.gaps = h("ul", { class: "pz-gaps pz-hint", "aria-label": t("mon_gaps") });
+    this.body = this.tabs.panel;
+    this.events = h("ul", { class: "pz-events" });
+    this.eventsTitle = h("summary", {}, t("mon_events", { n: 0 }));
+    this.markers = createEventMarkers(() => this.window.redraw());
+    this.window = new SharedWindow({
+      onState: (state) => this.#showState(state),
+      decorate: (view, window) => this.#decorate(view, window),
+    });
+    fill(element, this.#layout());
+    this.#openTab();
+  }
+
+  #layout() {
+    return [
       h(
         "div",
         { class: "pz-page-head pz-row" },
         h("div", { class: "pz-grow" }, h("h1", {}, t("nav_monitor")), this.note),
-        h("div", { class: "pz-segments", role: "group", "aria-label": t("time_range") }, this.ranges),
+        this.engines.element,
+        this.picker.element,
         this.pause,
       ),
-      h(
-        "div",
-        { class: "pz-plots" },
-        Object.values(this.cards).map((card) => card.element),
-      ),
-    );
-    this.#listen();
-    this.#choose(this.#range);
+      this.picker.form,
+      this.tabs.element,
+      this.gaps,
+      this.body,
+      h("details", { class: "pz-twin pz-card pz-range-events" }, this.eventsTitle, this.events),
+    ];
   }
 
-  #listen() {
-    live.subscribe("samples", (sample) => {
-      // engine_run_id null: all engines together; the rows of single engines are for panes that tell them apart
-      if (this.#paused || !this.#window || sample.engine_run_id !== null) return;
-      this.#newest = alone(sample);
-      this.#window.add(sample);
-      this.#draw();
-    });
-    live.subscribe("header", (state) => {
-      this.#gpu = state.gpu;
-      this.#showGpu();
-    });
-    live.onReconnect(() => this.#paused || attempt(() => this.#fetch()));
+  #go(change) {
+    const before = this.#state;
+    this.#state = { ...before, ...change };
+    if (before.tab !== this.#state.tab) this.#openTab();
+    else this.#ask();
   }
 
-  #choose(name) {
-    this.#range = name;
-    this.#revision += 1;
-    history.replaceState(null, "", `${location.pathname}?range=${name}`);
-    for (const node of this.ranges) node.setAttribute("aria-pressed", String(node.dataset.range === name));
-    this.#paused = false;
+  #remember() {
+    history.replaceState(null, "", location.pathname + writeAddress(this.#state));
+    this.tabs.show(this.#state.tab);
+    this.picker.show(this.#state.range);
+    this.engines.show(this.#state.engine);
     this.#showPause();
-    return attempt(() => this.#fetch());
   }
 
-  async #fetch() {
-    const span = RANGES[this.#range];
-    const now = Date.now() / 1000;
-    const step = STEPS_S.find((candidate) => span / candidate <= MOST_POINTS) ?? STEPS_S.at(-1);
-    const found = await api.samples(now - span, now, step);
-    if (RANGES[this.#range] !== span) return;
-    this.#window = new SampleWindow(span, found);
-    this.#draw();
+  async #openTab() {
+    const mine = (this.#opening += 1);
+    this.#open?.destroy();
+    this.#open = null;
+    this.#remember();
+    fill(this.body, h("p", { class: "pz-empty", role: "status" }, t("mon_loading")));
+    const module = await attempt(() => TABS[this.#state.tab]()).catch((error) => {
+      fill(this.body, h("p", { class: "pz-problem" }, icon("warning"), t("mon_tab_failed", { error: error.message })));
+    });
+    if (mine !== this.#opening || !module) return;
+    this.module = module;
+    this.#ask();
+    fill(this.body);
+    this.#open = module.mount(this.body, this.#tab());
+  }
+
+  /** What a tab is given. */
+  #tab() {
+    return {
+      onWindow: (listener) => this.window.onWindow(listener),
+      onNewest: (listener) => this.window.onNewest(listener),
+      range: () => this.window.range(),
+      engine: () => this.engines.id() ?? (OF_ONE.has(this.#state.tab) ? chosenEngine() : null),
+    };
+  }
+
+  #ask() {
+    this.#remember();
+    const { range, pausedAt } = this.#state;
+    const { COLUMNS: columns = null, BANDS: bands = [] } = this.module ?? {};
+    this.window.open({ range, pausedAt, engine: this.engines.id(), columns, bands });
+    const { since, until, live } = this.window.range();
+    attempt(() => this.markers.read(since, until, live));
+    this.engines.read(since, until);
   }
 
   #togglePause() {
-    this.#paused = !this.#paused;
-    this.#showPause();
-    if (!this.#paused) attempt(() => this.#fetch());
+    const pausedAt = this.#state.pausedAt === null ? Date.now() / 1000 : null;
+    this.#state = { ...this.#state, pausedAt };
+    this.#remember();
+    this.window.pause(pausedAt);
   }
 
   #showPause() {
-    fill(this.pause, icon(this.#paused ? "play" : "pause"), h("span", {}, t(this.#paused ? "resume" : "pause")));
-    this.pause.setAttribute("aria-pressed", String(this.#paused));
+    const { range, pausedAt } = this.#state;
+    const paused = pausedAt !== null;
+    fill(this.pause, icon(paused ? "play" : "pause"), h("span", {}, t(paused ? "resume" : "pause")));
+    this.pause.setAttribute("aria-pressed", String(paused));
+    this.pause.hidden = range.name === "custom"; // its end does not move
   }
 
-  #draw() {
-    const window = this.#window;
-    const end = Math.max(Date.now() / 1000, window.t.at(-1) ?? 0);
-    const view = { window: [end - window.spanS, end], revision: `${this.#range}.${this.#revision}` };
-    for (const [name, spec] of Object.entries(PLOTS)) {
-      const card = this.cards[name];
-      if (name === "gpu" && !this.#gpu?.available) continue;
-      const columns = spec.lines.map((line) => line.values(window));
-      card.plot.draw(window.t, columns, view);
-      setText(card.now, latest((spec.now ?? spec.lines[0].values)(this.#newest ?? window), spec));
-    }
-    const first = window.firstKnown("host_memory_used_bytes");
-    setText(
-      this.note,
-      first === null ? t("no_samples") : t("samples_since", { since: clock(first), step: period(window.stepS) }),
+  /** What every plot of the tab shows besides its own lines. */
+  #decorate(view, window) {
+    const gaps = gapsWithReasons(window, view.window, (time) => this.engines.causeOf(time));
+    const markers = this.markers.of(view.window);
+    this.#showNews(markers, gapSentences(gaps));
+    this.#showSpan(window);
+    const notes = [t("mon_csv_engine", { engine: this.engines.element.selectedOptions[0]?.textContent ?? "" })];
+    return { ...view, gaps, markers, crosshair: this.#crosshair, notes };
+  }
+
+  /** Lists are made anew only when they say something else: someone may be reading them. */
+  #showNews(markers, sentences) {
+    const key = JSON.stringify([markers.map(({ event }) => event.id), sentences]);
+    if (key === this.newsKey) return;
+    this.newsKey = key;
+    setText(this.eventsTitle, t("mon_events", { n: markers.length }));
+    eventList(this.events, markers);
+    fill(
+      this.gaps,
+      sentences.map((text) => h("li", {}, text)),
     );
   }
 
-  #showGpu() {
-    const { plot, off } = this.cards.gpu;
-    const available = Boolean(this.#gpu?.available);
-    plot.element.hidden = !available;
-    off.hidden = available;
-    if (!available) setText(off, t("gpu_not_available", { reason: this.#gpu?.reason ?? "" }));
+  #showSpan(window) {
+    const first = window.firstKnown("host_memory_used_bytes");
+    const { pausedAt } = this.#state;
+    const said = first === null ? t("no_samples") : t("samples_since", { since: clock(first), step: period(window) });
+    setText(this.note, pausedAt === null ? said : `${said} ${t("mon_paused_at", { time: clock(pausedAt) })}`);
+  }
+
+  #showState(state) {
+    this.body.setAttribute("aria-busy", String(state === "loading"));
+    if (state === "loading") setText(this.note, t("mon_loading"));
+    else if (state !== null) {
+      setText(this.note, state);
+      toast(state, "error");
+    }
   }
 }
 
-/** The newest sample alone: in a step of a long range it would hide among older ones. */
-const alone = ({ t: time, columns }) =>
-  new SampleWindow(1, {
-    t: [time],
-    step_s: 1,
-    columns: Object.fromEntries(Object.entries(columns).map(([name, value]) => [name, [value ?? null]])),
-  });
-
-const period = (step) => (step < 60 ? `${step} s` : `${step / 60} min`);
-
-function latest(values, { unit, none }) {
-  const value = values.at(-1) ?? null;
-  if (value === null) return none ? t(none) : "–"; // also where there was one before: an old figure is not the newest
-  if (unit === "GiB") return bytes(value * GIB);
-  return `${number(value, value < 10 && !Number.isInteger(value) ? 1 : 0)}${unit && ` ${unit}`}`;
-}
-
-function plotCard(name, spec) {
-  const title = t(`plot_${name}`);
-  const plot = createPlot({
-    title,
-    unit: spec.unit,
-    series: spec.lines.map((line) => ({ ...line, name: t(`line_${line.key}`) })),
-  });
-  const now = h("strong", { class: "pz-figure pz-plot-now", dataset: { plot: name } }, "–");
-  const off = h("p", { class: "pz-empty pz-plot-off", hidden: true });
-  const element = h(
-    "section",
-    { class: "pz-card pz-plot-card" },
-    h("div", { class: "pz-row" }, h("h2", { class: "pz-grow", title: t(`plot_${name}_definition`) }, title), now),
-    plot.element,
-    off,
-  );
-  return { element, plot, now, off };
-}
+const period = ({ stepS }) => (stepS < 60 ? `${stepS} s` : stepS < 3600 ? `${stepS / 60} min` : `${stepS / 3600} h`);
 
 export function mount(element) {
   return new Monitor(element);

@@ -3,10 +3,13 @@
 import { api } from "./api.js";
 import { button, fill, h, icon, setText } from "./dom.js";
 import { liveEngines, loadingEngine, servingEngines, sumOf } from "./engine_state.js";
-import { bytes, clock, number, percent, rate, seconds, t, timeAgo, word } from "./i18n.js";
+import { gpuReason } from "./gpu_reason.js";
+import { bytes, number, percent, rate, seconds, t, word } from "./i18n.js";
 import { bringUp, bringingUp, latestBringUp, progressOf, stageText, watchJobs } from "./jobs.js";
 import { live } from "./live.js";
 import { partsLegend } from "./memory_bar.js";
+import { createFacts } from "./overview_facts.js";
+import { showEvents, showRequests } from "./overview_news.js";
 import { createSparkline } from "./sparkline.js";
 import { attempt } from "./toast.js";
 
@@ -35,6 +38,8 @@ class Overview {
     this.requests = h("div", { class: "pz-table-wrap" });
     this.events = h("ul", { class: "pz-events" });
     this.facts = h("div", { class: "pz-facts" });
+    this.server = createFacts();
+    this.verdict = h("div", {});
     fill(
       element,
       h("div", { class: "pz-page-head" }, h("h1", {}, t("nav_overview")), this.sentence),
@@ -47,11 +52,18 @@ class Overview {
       h(
         "div",
         { class: "pz-two" },
-        card(t("recent_requests"), this.requests),
-        h("div", { class: "pz-stack" }, card(t("memory_by_part"), this.facts), card(t("events"), this.events)),
+        h("div", { class: "pz-stack" }, this.verdict, card(t("recent_requests"), this.requests), card(t("events"), this.events)),
+        h("div", { class: "pz-stack" }, card(t("memory_by_part"), this.facts), this.server.element),
       ),
     );
     this.#listen();
+    this.#mountVerdict();
+  }
+
+  /** Whether speculation pays is another module's to say; it comes when the rest already stands. */
+  async #mountVerdict() {
+    const { mountVerdict } = await import("./verdict.js");
+    mountVerdict(this.verdict, { compact: true });
   }
 
   #listen() {
@@ -119,6 +131,7 @@ class Overview {
     const { total_bytes: total, available_bytes: available, parts } = state.memory;
     const used = total - available;
     setText(this.sentence, summary(state, used, total));
+    this.server.show(state);
     this.#drawHero(state);
     this.tiles.tokens.show(rate(sumOf(state, "generation_tokens_per_s")), t("running_waiting", traffic(state)));
     const [blocks, blocksUsed] = [sumOf(state, "kv_blocks_total"), sumOf(state, "kv_blocks_used")];
@@ -154,20 +167,11 @@ class Overview {
       times.length ? t("p95_of", { p95: seconds(at(0.95)), n: times.length }) : t("no_requests_15_min"),
     );
     this.#drawSparks();
-    const rows = this.#requests.slice(0, SHOWN_ROWS);
-    fill(this.requests, rows.length ? requestTable(rows) : h("p", { class: "pz-empty" }, t("no_requests_yet")));
+    showRequests(this.requests, this.#requests.slice(0, SHOWN_ROWS));
   }
 
   #drawEvents() {
-    const rows = this.#events.map((event) =>
-      h(
-        "li",
-        { "data-severity": event.severity },
-        h("time", { class: "pz-figure", title: clock(event.t) }, timeAgo(event.t)),
-        h("span", {}, event.message),
-      ),
-    );
-    fill(this.events, rows.length ? rows : h("li", { class: "pz-empty" }, t("no_events_yet")));
+    showEvents(this.events, this.#events);
   }
 }
 
@@ -195,7 +199,7 @@ const card = (title, ...body) => h("section", { class: "pz-card" }, h("h2", {}, 
 function summary(state, used, total) {
   const memory = t("sentence_memory", { used: bytes(used), total: bytes(total) });
   const engines = liveEngines(state);
-  if (!engines.length) return `${word("sentence", state.state)} ${memory}`;
+  if (!engines.length) return `${word("sentence", state.state)} ${memory} ${alertSentence(state)}`.trim();
   const now = t(engines.length > 1 ? "sentence_models" : "sentence_model", {
     state: word("state", state.state),
     models: engines.map((engine) => engine.model_id).join(", "),
@@ -206,7 +210,15 @@ function summary(state, used, total) {
     : running + waiting
       ? t("sentence_traffic", { running, waiting })
       : t("sentence_idle");
-  return `${now} ${memory} ${load}`.trim();
+  return [now, memory, load, alertSentence(state)].filter(Boolean).join(" ");
+}
+
+/** Nothing where the server does not tell of alerts. */
+function alertSentence({ alerts }) {
+  if (!alerts) return "";
+  const { firing, unacknowledged } = alerts;
+  if (firing) return t("ov_alerts_firing", { n: number(firing) });
+  return unacknowledged ? t("ov_alerts_unacknowledged", { n: number(unacknowledged) }) : t("ov_no_alerts");
 }
 
 const traffic = (state) => ({ running: sumOf(state, "running") ?? 0, waiting: sumOf(state, "waiting") ?? 0 });
@@ -217,7 +229,7 @@ const gpuLine = (gpu) =>
     { class: "pz-hint" },
     gpu.available
       ? `${gpu.name}: ${bytes(gpu.memory_used_bytes)} / ${bytes(gpu.memory_total_bytes)}`
-      : t("gpu_not_available", { reason: gpu.reason }),
+      : t("gpu_not_available", { reason: gpuReason(gpu.reason) }),
   );
 
 function loadingCard(job, progress) {
@@ -268,47 +280,6 @@ const nextStep = () =>
       h("a", { class: "pz-button pz-primary", href: "/chat" }, icon("chat"), h("span", {}, t("open_chat"))),
     ),
   );
-
-function requestTable(rows) {
-  const heads = ["when", "model", "tokens", "tokens_per_s", "ttft", "ended"];
-  const cells = (row) => [
-    timeAgo(row.created_at),
-    row.model_id,
-    t("in_out", { input: number(row.num_prompt_tokens), output: number(row.num_output_tokens) }),
-    rate(row.tokens_per_s),
-    seconds(row.ttft_s),
-    outcome(row),
-  ];
-  return h(
-    "table",
-    { class: "pz-table" },
-    h(
-      "thead",
-      {},
-      h(
-        "tr",
-        {},
-        heads.map((name) => h("th", { scope: "col" }, t(name))),
-      ),
-    ),
-    h(
-      "tbody",
-      {},
-      rows.map((row) =>
-        h(
-          "tr",
-          {},
-          cells(row).map((cell, i) => h("td", { "data-label": t(heads[i]) }, cell)),
-        ),
-      ),
-    ),
-  );
-}
-
-function outcome(row) {
-  if (row.state === "failed") return h("span", { class: "pz-bad", title: row.error }, word("finish", "error"));
-  return row.finish_reason ? word("finish", row.finish_reason) : word("request", row.state);
-}
 
 export function mount(element) {
   return new Overview(element);

@@ -1,69 +1,89 @@
-// The playground's sheet: the prompt dim, what the model went on to write bright, and what it cost.
-// Fed by the value of its gr.HTML: texts and numbers, set as text.
+// The playground: a tab for each kind of trial, each a module of its own. Owns the tabs and the address; knows nothing
+// of what a tab does. Invariant: a tab that was opened stays, hidden, so that its answer goes on while one looks elsewhere.
 
-import { fill, h, icon, setText } from "./dom.js";
-import { number, rate, seconds, t, word } from "./i18n.js";
+import { fill, h, icon } from "./dom.js";
+import { t } from "./i18n.js";
 
-export function mount(element, { props, watch }) {
-  const prompt = h("span", { class: "pz-sheet-prompt" });
-  const text = h("span", { class: "pz-sheet-text", "data-testid": "completion" });
-  const sheet = h(
+const TABS = {
+  completion: () => import("./play_completion.js"),
+  chat: () => import("./play_chat.js"),
+  chalkboard: () => import("./chalkboard.js"),
+  race: () => import("./race.js"),
+  tokenizer: () => import("./play_tokenizer.js"),
+  template: () => import("./play_template.js"),
+  structured: () => import("./play_structured.js"),
+};
+const FIRST = "completion";
+
+export function mount(element) {
+  const names = Object.keys(TABS);
+  const panels = new Map();
+  const buttons = new Map(names.map((name) => [name, tabButton(name, () => open(name, true))]));
+  const stage = h("div", { class: "pz-play-stage" });
+  const list = h(
     "div",
-    { class: "pz-sheet", tabindex: 0, "aria-label": t("completion"), "aria-live": "off" },
-    prompt,
-    text,
+    { class: "pz-play-tabs", role: "tablist", "aria-label": t("nav_playground"), onkeydown: move },
+    ...buttons.values(),
   );
-  const status = h("div", { class: "pz-sheet-status pz-figure", role: "status" });
-  fill(element, h("h2", {}, t("completion")), sheet, status);
-  let stopped = false;
-  const show = () => {
-    const value = props.value;
-    sheet.classList.toggle("pz-sheet-empty", !value);
-    if (!value) {
-      setText(text, t("completion_empty"));
-      return;
+  fill(
+    element,
+    h(
+      "div",
+      { class: "pz-page-head" },
+      h("h1", {}, t("nav_playground")),
+      h("p", { class: "pz-sentence" }, t("play_intro")),
+    ),
+    list,
+    stage,
+  );
+
+  function move(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const at = names.indexOf(document.activeElement?.dataset.tab);
+    const next = names[(at + step + names.length) % names.length];
+    buttons.get(next).focus();
+    open(next, true);
+  }
+
+  function open(name, byHand) {
+    if (byHand) history.replaceState(null, "", `?tab=${name}`);
+    if (!panels.has(name)) panels.set(name, panel(name, stage));
+    for (const [other, one] of panels) one.hidden = other !== name;
+    for (const [other, one] of buttons) {
+      const chosen = other === name;
+      one.setAttribute("aria-selected", String(chosen));
+      one.tabIndex = chosen ? 0 : -1;
+      if (chosen) requestAnimationFrame(() => one.scrollIntoView({ inline: "center", block: "nearest" }));
     }
-    const follow = sheet.scrollHeight - sheet.scrollTop - sheet.clientHeight < 60;
-    setText(prompt, value.prompt);
-    setText(text, value.text);
-    if (follow) sheet.scrollTop = sheet.scrollHeight;
-    const running = value.state === "running";
-    fill(status, running && stopped ? h("span", { class: "pz-warn" }, t("completion_stopped")) : statusParts(value));
+  }
+
+  const asked = () => {
+    const name = new URLSearchParams(location.search).get("tab");
+    return name in TABS ? name : FIRST;
   };
-  watch("value", show);
-  // Stop closes the stream: no last value comes to say so, and one that was under way may still come.
-  // Heard on the document, since Gradio may mount its buttons after this pane.
-  document.addEventListener("click", ({ target }) => {
-    if (target.closest("#pz-complete")) stopped = false;
-    else if (target.closest("#pz-stop")) {
-      stopped = true;
-      show();
-    }
-  });
-  show();
+  addEventListener("popstate", () => open(asked(), false));
+  addEventListener("pizarra:playground", ({ detail }) => open(detail.tab, true));
+  open(asked(), false);
 }
 
-function statusParts({ state, model, finish_reason: finish, usage, seed, error, elapsed_s: elapsed }) {
-  if (state === "no_model") {
-    return h(
-      "p",
-      { class: "pz-problem" },
-      icon("info"),
-      h("span", {}, t("no_model_loaded"), " ", h("a", { href: "/models" }, t("see_models"))),
-    );
-  }
-  if (state === "bad_seed")
-    return h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, t("seed_not_a_number")));
-  if (error) return h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, error));
-  if (state === "running") return [h("span", { class: "pz-spinner" }), h("span", {}, t("completing"))];
-  const output = usage.completion_tokens;
-  const parts = [seconds(elapsed)];
-  if (output !== undefined) {
-    parts.unshift(t("tokens_in_out", { input: number(usage.prompt_tokens), output: number(output) }));
-    parts.push(t("n_tokens_per_s", { rate: rate(output / elapsed) }));
-  }
-  if (finish) parts.push(word("finish", finish));
-  if (seed !== null && seed !== undefined) parts.push(`${t("seed")} ${seed}`);
-  if (model) parts.push(model);
-  return parts.map((part) => h("span", {}, part));
+function tabButton(name, onclick) {
+  return h(
+    "button",
+    { type: "button", class: "pz-play-tab", role: "tab", id: `pz-tab-${name}`, "data-tab": name, onclick },
+    t(`play_tab_${name}`),
+  );
+}
+
+function panel(name, stage) {
+  const inner = h("div", { class: "pz-play-panel", role: "tabpanel", "aria-labelledby": `pz-tab-${name}` });
+  stage.append(inner);
+  TABS[name]()
+    .then((module) => module.mount(inner))
+    .catch((error) => {
+      console.error(error);
+      fill(inner, h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, t("play_tab_failed"))));
+    });
+  return inner;
 }

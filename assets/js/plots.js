@@ -1,45 +1,51 @@
-// Plotly figures in our colours. Owns layout and the one way to draw; knows nothing of where data comes from.
+// Plotly figures in our colours. Owns the one way to draw; knows nothing of where data comes from.
 // Invariant: zoom and hidden lines survive every update of one range. Hidden lines by Plotly's `uirevision`; zoom by us,
 // since Plotly gives it up as soon as the range that we ask for moves on with the clock.
 
 import { h } from "./dom.js";
+import { eventTrace, figureLayout, figureTraces, TOUCH } from "./plot_traces.js";
 import { colour, onThemeChange } from "./theme.js";
 
-const FEW_POINTS = 12; // a line of one point is invisible
-const TOUCH = matchMedia("(hover: none)").matches;
+const MARGINS_PX = 60;
+const IMAGE = { format: "png", width: 1280, height: 480, scale: 2 };
 
 /** Plotly.js, 5 MB of script, loaded while the page already stands and its data is under way. */
-const plotly = new Promise((resolve, reject) => {
+export const plotly = new Promise((resolve, reject) => {
   const script = h("script", { src: "/assets/plotly.min.js", onload: () => resolve(window.Plotly), onerror: reject });
   document.head.append(script);
 });
 
-const CONFIG = {
+export const CONFIG = {
   responsive: true,
   displaylogo: false,
   displayModeBar: TOUCH ? false : "hover", // without a pointer it would always lie over the legend
   // A list of our own: Plotly's default set has a button that sends the chart to a cloud.
-  modeBarButtons: [["zoom2d", "pan2d", "autoScale2d", "toImage"]],
+  modeBarButtons: [["zoom2d", "pan2d", "autoScale2d"]],
 };
 
-// Times without a date line below them, and in no language's words.
-const TIME_FORMATS = [
-  { dtickrange: [null, 59999], value: "%H:%M:%S" },
-  { dtickrange: [60000, 86399999], value: "%H:%M" },
-  { dtickrange: [86400000, null], value: "%d/%m" },
-];
-
-/** series: [{name, hue, dash, fill, stack, steps, width}], stacked ones from the top down; {element, draw(t, columns, {window, revision})} */
-export function createPlot({ title, series, unit = "", min = 0 }) {
-  const element = h("div", { class: "pz-plot", role: "img", "aria-label": title });
+/**
+ * series: [{name, hue, dash, fill, stack, faint, steps, width}], stacked ones from the top down.
+ * {element, draw(t, columns, view, bands), setLog(on), saveImage(name), destroy()}; view: {window, revision} and, where
+ * there are such, {markers, gaps, crosshair}; bands: for each line [low, high] or null.
+ */
+export function createPlot({ title, series, unit = "", min = 0, legend = () => true }) {
+  const figure = h("div", { class: "pz-plot", role: "img", "aria-label": title });
+  const line = h("div", { class: "pz-crosshair", hidden: true });
+  const element = h("div", { class: "pz-plot-frame" }, figure, line);
   let last = null;
   let visible = false;
   let scheduled = false;
   let listening = false;
+  let log = false;
+  let crosshair = null;
   let zoomed = null; // the revision in which the operator chose a range
 
-  function draw(times, columns, view) {
-    last = [times, columns, view];
+  function draw(times, columns, view, bands = null) {
+    last = [times, columns, view, bands];
+    if (view.crosshair && view.crosshair !== crosshair) {
+      crosshair = view.crosshair;
+      crosshair.join(plot);
+    }
     schedule();
   }
 
@@ -49,21 +55,24 @@ export function createPlot({ title, series, unit = "", min = 0 }) {
     scheduled = true;
     requestAnimationFrame(() => {
       scheduled = false;
-      paint(...last);
+      if (figure.isConnected) paint(...last);
     });
   }
 
-  function paint(times, columns, view) {
-    const dates = times.map((time) => new Date(time * 1000));
-    const heights = stacked(series, columns);
-    const traces = series.flatMap((line, i) => [
-      area(line, dates, heights[i]),
-      trace(line, dates, heights[i], columns[i], unit),
-    ]);
-    const shown = zoomed === view.revision ? { ...view, ...ranges(element) } : view;
-    window.Plotly.react(element, traces.filter(Boolean), layout(shown, unit, min), CONFIG);
-    if (!listening) element.on("plotly_relayout", onRelayout);
+  function paint(times, columns, view, bands) {
+    const options = { unit, min, log, legend: legend(), widthPx: figure.clientWidth - MARGINS_PX };
+    const traces = figureTraces(series, times, columns, bands, options);
+    if (view.markers?.length) traces.push(eventTrace(view.markers));
+    const shown = zoomed === view.revision ? { ...view, ...ranges(figure) } : view;
+    window.Plotly.react(figure, traces, figureLayout(shown, options), CONFIG);
+    if (!listening) listen();
+  }
+
+  function listen() {
     listening = true;
+    figure.on("plotly_relayout", onRelayout);
+    figure.addEventListener("pointermove", (event) => crosshair?.show(timeAt(event)));
+    figure.addEventListener("pointerleave", () => crosshair?.show(null));
   }
 
   function onRelayout(change) {
@@ -71,117 +80,56 @@ export function createPlot({ title, series, unit = "", min = 0 }) {
     else if (change["xaxis.autorange"]) zoomed = null;
   }
 
-  new IntersectionObserver(([entry]) => {
+  /** The time under the pointer; null beside the axes. */
+  function timeAt(event) {
+    const { xaxis, _size: size } = figure._fullLayout;
+    const at = event.clientX - figure.getBoundingClientRect().left - size.l;
+    return at >= 0 && at <= size.w ? xaxis.p2l(at) / 1000 : null;
+  }
+
+  function placeCrosshair(time) {
+    const { xaxis, _size: size } = figure._fullLayout ?? {};
+    const at = time === null || !xaxis ? -1 : xaxis.l2p(time * 1000);
+    line.hidden = !(at >= 0 && at <= size?.w);
+    if (!line.hidden) line.style.transform = `translateX(${size.l + at}px)`;
+  }
+
+  function setLog(on) {
+    log = on;
+    zoomed = null;
+    schedule();
+  }
+
+  async function saveImage(filename) {
+    const { Plotly } = window;
+    const layout = { ...figure.layout, paper_bgcolor: colour("panel"), margin: { l: 60, r: 20, t: 70, b: 40 } };
+    layout.title = { text: title, font: { size: 18, color: colour("text") }, x: 0.02, y: 0.97 };
+    return Plotly.downloadImage({ data: figure.data, layout, config: CONFIG }, { ...IMAGE, filename });
+  }
+
+  const observer = new IntersectionObserver(([entry]) => {
     visible = entry.isIntersecting;
     schedule();
-  }).observe(element);
+  });
+  observer.observe(element);
   document.addEventListener("visibilitychange", schedule);
-  onThemeChange(schedule);
+  const leaveTheme = onThemeChange(schedule);
   plotly.then(schedule);
-  return { element, draw };
-}
+  const plot = { element, draw, setLog, saveImage, placeCrosshair, destroy };
 
-/** Where each line runs: a stacked one on top of those after it. Not Plotly's own stacking, which bridges gaps. */
-function stacked(series, columns) {
-  let below = null;
-  const heights = [...columns];
-  for (let i = series.length - 1; i >= 0; i -= 1) {
-    if (!series[i].stack) continue;
-    const base = below;
-    below = columns[i].map((value, at) =>
-      base === null ? value : value === null ? base[at] : value + (base[at] ?? 0),
-    );
-    heights[i] = below;
+  function destroy() {
+    last = null;
+    observer.disconnect();
+    leaveTheme();
+    document.removeEventListener("visibilitychange", schedule);
+    crosshair?.leave(plot);
+    if (listening) window.Plotly.purge(figure);
   }
-  return heights;
-}
 
-/** What lies below a line, as a trace of its own: Plotly fills across the gaps of a line, here they fall to zero. */
-function area(line, x, y) {
-  if (!line.stack && !line.fill) return null;
-  const hue = colour(line.hue);
-  return {
-    type: "scatter",
-    mode: "lines",
-    x,
-    y: y.map((value) => value ?? 0),
-    legendgroup: line.name,
-    showlegend: false,
-    hoverinfo: "skip",
-    fill: "tozeroy",
-    // a stacked area covers what lies behind it, so its colour must not let that through
-    fillcolor: line.stack ? mixed(hue, colour("panel"), 0.5) : withAlpha(hue, 0.14),
-    line: { width: 0 },
-  };
-}
-
-function trace(line, x, y, values, unit) {
-  return {
-    type: "scatter",
-    mode: y.filter((value) => value !== null).length <= FEW_POINTS ? "lines+markers" : "lines",
-    name: line.name,
-    x,
-    y,
-    customdata: values,
-    connectgaps: false,
-    legendgroup: line.name,
-    marker: { size: 4, color: colour(line.hue) },
-    line: {
-      color: colour(line.hue),
-      width: line.width ?? 1.75,
-      dash: line.dash ?? "solid",
-      shape: line.steps ? "hv" : "linear",
-    },
-    hovertemplate: `%{customdata:.4~g}${unit && ` ${unit}`}<extra>%{fullData.name}</extra>`,
-  };
+  return plot;
 }
 
 /** What a zoomed figure shows now. */
 function ranges({ layout: { xaxis, yaxis } }) {
   return { times: [...xaxis.range], heights: yaxis.autorange ? null : [...yaxis.range] };
-}
-
-function layout({ window, times = window.map((time) => new Date(time * 1000)), heights = null, revision }, unit, min) {
-  const axis = {
-    gridcolor: colour("grid"),
-    linecolor: colour("line"),
-    tickcolor: colour("line"),
-    zeroline: false,
-    automargin: true,
-  };
-  return {
-    uirevision: revision,
-    autosize: true,
-    margin: { l: 40, r: 8, t: 8, b: 24 },
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: "ui-sans-serif, system-ui, sans-serif", size: 12, color: colour("muted") },
-    dragmode: TOUCH ? false : "zoom", // a finger scrolls the page
-    hovermode: "x unified",
-    hoverlabel: { bgcolor: colour("raised"), bordercolor: colour("line"), font: { color: colour("text") } },
-    showlegend: true,
-    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } },
-    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("muted"), activecolor: colour("text") },
-    xaxis: { ...axis, type: "date", range: times, showgrid: false, nticks: 6, tickformatstops: TIME_FORMATS },
-    yaxis: {
-      ...axis,
-      rangemode: min === 0 ? "tozero" : "normal",
-      ...(heights ? { range: heights } : { autorange: true }),
-      nticks: 5,
-      ticksuffix: unit && ` ${unit}`,
-    },
-  };
-}
-
-const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-
-/** "#rrggbb" with an alpha, as Plotly wants it. */
-const withAlpha = (hex, alpha) => `rgba(${channels(hex).join(",")},${alpha})`;
-
-/** Two "#rrggbb" mixed to an opaque colour. */
-function mixed(hex, ground, share) {
-  const under = channels(ground);
-  return `rgb(${channels(hex)
-    .map((value, i) => Math.round(share * value + (1 - share) * under[i]))
-    .join(",")})`;
 }

@@ -1,7 +1,7 @@
 // Dark, light, or as the system says. Kept in this browser; the first paint is done by a line in the page's head.
 
 const KEY = "pizarra.theme";
-const CHOICES = ["system", "light", "dark"];
+export const CHOICES = ["system", "light", "dark"];
 const system = matchMedia("(prefers-color-scheme: dark)");
 const listeners = new Set();
 
@@ -18,15 +18,20 @@ function apply() {
   for (const listener of listeners) listener();
 }
 
-export function nextTheme() {
-  localStorage.setItem(KEY, CHOICES[(CHOICES.indexOf(themeChoice()) + 1) % CHOICES.length]);
+export function setTheme(choice) {
+  localStorage.setItem(KEY, choice);
   apply();
+}
+
+export function nextTheme() {
+  setTheme(CHOICES[(CHOICES.indexOf(themeChoice()) + 1) % CHOICES.length]);
   return themeChoice();
 }
 
-/** For what is drawn in pixels: canvases and plots read their colours anew. */
+/** For what is drawn in pixels: canvases and plots read their colours anew. Returns the way to stop. */
 export function onThemeChange(listener) {
   listeners.add(listener);
+  return () => listeners.delete(listener);
 }
 
 /** A colour of tokens.css. */
@@ -35,4 +40,5 @@ export function colour(name) {
 }
 
 system.addEventListener("change", apply);
+addEventListener("storage", (event) => event.key === KEY && apply()); // chosen in another tab
 apply();

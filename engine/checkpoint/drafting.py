@@ -27,7 +27,8 @@ PLAIN = "suffix"  # what serves where there is no drafter
 class Drafting:
     """speculation: a name of `engine.spec.PROPOSERS`, or "off". drafter: None where none is loaded. layers: the
     target's feature layers. group: the KV group whose tables the drafter shares. vocab: of a draft model. in_codes:
-    whether the drafter's matrices become codes. settings: what differs from the wish."""
+    whether the drafter's matrices become codes. longest: the context of a draft model that reads less than the target,
+    else None. settings: what differs from the wish."""
 
     speculation: str
     drafter: DrafterFile | None = None
@@ -35,6 +36,7 @@ class Drafting:
     group: int = 0
     vocab: VocabMap | None = None
     in_codes: bool = False
+    longest: int | None = None
     settings: list[EffectiveSetting] = field(default_factory=list)
 
     def needs(self, target: CheckpointInfo, options: LoadOptions, dtype_bytes: int) -> DraftNeeds:
@@ -47,7 +49,7 @@ class Drafting:
         """The same, decoding goes on without the drafter."""
         assert self.drafter is not None
         setting = EffectiveSetting("drafter", str(self.drafter.path), "none", reason)
-        return replace(self, speculation=PLAIN, drafter=None, vocab=None, settings=[setting])
+        return replace(self, speculation=PLAIN, drafter=None, vocab=None, longest=None, settings=[setting])
 
 
 def decide(info: CheckpointInfo, options: LoadOptions) -> Drafting:
@@ -131,10 +133,12 @@ def _fitted(info: CheckpointInfo, drafter: DrafterFile, speculation: str) -> Dra
         )
     check_fit(drafter, info)
     if drafter.kind == "draft_model":
-        return _with_vocab(Drafting(speculation, drafter, group=group), info, drafter)
+        return _with_context(_with_vocab(Drafting(speculation, drafter, group=group), info, drafter), info, drafter)
     in_codes = any(tensor.scheme is not None for tensor in info.tensors.values())
     settings = list(_told(info, drafter, in_codes=in_codes))
-    return Drafting(speculation, drafter, drafter.layers_of(info), group, None, in_codes, settings)
+    return Drafting(
+        speculation, drafter, drafter.layers_of(info), group, vocab=None, in_codes=in_codes, settings=settings
+    )
 
 
 def _told(info: CheckpointInfo, drafter: DrafterFile, *, in_codes: bool) -> list[EffectiveSetting]:
@@ -171,3 +175,13 @@ def _with_vocab(drafting: Drafting, info: CheckpointInfo, drafter: DrafterFile) 
     if found.reason:
         settings.append(EffectiveSetting("drafter tokens", "all", "the shared ones", found.reason))
     return replace(drafting, vocab=found, settings=settings)
+
+
+def _with_context(drafting: Drafting, info: CheckpointInfo, drafter: DrafterFile) -> Drafting:
+    """A draft model that reads less than the target drafts as far as it reads."""
+    ours, theirs = info.config.longest_context, drafter.info.config.longest_context
+    if theirs >= ours:
+        return drafting
+    reason = f"its own context is {theirs} tokens, so that texts beyond that are written without its drafts"
+    setting = EffectiveSetting("drafter context", f"{ours} tokens", f"{theirs} tokens", reason)
+    return replace(drafting, longest=theirs, settings=[*drafting.settings, setting])

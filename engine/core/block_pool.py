@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from engine.core.block_ledger import BlockLedger
+
 NULL_BLOCK_ID = 0
 
 
@@ -79,7 +81,7 @@ class FreeBlockQueue:
 class BlockPool:
     """Hands out blocks and takes them back.
 
-    num_blocks counts the null block; `num_total` does not.
+    num_blocks counts the null block; `num_total` does not. ledger: what becomes of the blocks, for who wants to see it.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -88,6 +90,8 @@ class BlockPool:
         self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
         self._free = FreeBlockQueue()
         self._by_hash: dict[bytes, KVCacheBlock] = {}
+        self._num_cached = 0
+        self.ledger = BlockLedger(num_blocks)
         for block in self.blocks[1:]:
             self._free.append(block)
 
@@ -108,7 +112,7 @@ class BlockPool:
     @property
     def num_cached(self) -> int:
         """Blocks that nobody refers to and whose contents can still be found."""
-        return sum(block.ref_count == 0 for block in self._by_hash.values())
+        return self._num_cached
 
     @property
     def num_used(self) -> int:
@@ -122,6 +126,7 @@ class BlockPool:
         for block in taken:
             self._forget(block)
             block.ref_count = 1
+        self.ledger.touch([block.block_id for block in taken])
         return taken
 
     def find(self, block_hash: bytes, token_ids: tuple[int, ...]) -> KVCacheBlock | None:
@@ -134,19 +139,25 @@ class BlockPool:
         for block in blocks:
             if block.ref_count == 0:
                 self._free.remove(block)
+                self._num_cached -= block.block_hash is not None
             block.ref_count += 1
+        self.ledger.found([block.block_id for block in blocks])
 
     def name(self, block: KVCacheBlock, block_hash: bytes, token_ids: tuple[int, ...]) -> None:
         """Lets a full block be found. Of several equal ones, the first is."""
         if block.block_hash is None and block_hash not in self._by_hash:
             block.block_hash, block.token_ids = block_hash, token_ids
             self._by_hash[block_hash] = block
+            self._num_cached += block.ref_count == 0
+            self.ledger.named(block.block_id, block_hash)
 
     def _forget(self, block: KVCacheBlock) -> None:
         """Evicts a block's contents."""
         if block.block_hash is not None:
             del self._by_hash[block.block_hash]
+            self._num_cached -= block.ref_count == 0
             block.block_hash = block.token_ids = None
+            self.ledger.forgotten(block.block_id)
 
     def release(self, blocks: list[KVCacheBlock]) -> None:
         """Drops one reference of each, last block first, so that the tail of a sequence is reused before its start."""
@@ -156,6 +167,8 @@ class BlockPool:
             block.ref_count -= 1
             if block.ref_count == 0:
                 self._free.append(block)
+                self._num_cached += block.block_hash is not None
+        self.ledger.touch([block.block_id for block in blocks])
 
     def check(self) -> None:
         """Proves the invariant. AssertionError says what is wrong."""
@@ -168,3 +181,5 @@ class BlockPool:
         named = {block.block_id for block in self.blocks if block.block_hash is not None}
         found = {block.block_id for block in self._by_hash.values()}
         assert named == found, f"named but not found, or the reverse: {sorted(named ^ found)}"
+        cached = sum(block.ref_count == 0 for block in self._by_hash.values())
+        assert cached == self._num_cached, f"{cached} blocks are cached, {self._num_cached} are counted"

@@ -28,3 +28,14 @@ class GrammarMatcher(Protocol):
     @property
     def is_complete(self) -> bool:
         """Whether nothing may follow: the answer ends."""
+
+
+def follow(matcher: GrammarMatcher, token_ids: Sequence[int]) -> str | None:
+    """Moves on by the tokens of an answer that exists. What is wrong where it does not belong to the grammar."""
+    for place, token_id in enumerate(token_ids):
+        if matcher.is_complete:
+            return f"the answer goes on with token {place} where the grammar is complete"
+        if not matcher.allowed()[token_id // 8] >> token_id % 8 & 1:
+            return f"token {place} of the answer is not one that the grammar allows there"
+        matcher.accept(token_id)
+    return "the grammar is complete: nothing can follow" if matcher.is_complete else None

@@ -8,7 +8,7 @@ fails.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.core.block_pool import BlockPool, KVCacheBlock
@@ -144,6 +144,10 @@ class KVCacheManager:
         """The request's block tables; empty ones for a request without blocks."""
         tables = self._tables.get(request_id, self._no_prefix.tables)
         return tuple(tuple(block.block_id for block in table) for table in tables)
+
+    def tables(self) -> Mapping[str, tuple[list[KVCacheBlock], ...]]:
+        """The tables of all requests that have blocks, as they are: to look at, not to keep."""
+        return self._tables
 
     def free(self, request_id: str) -> None:
         """Gives all blocks of a request back, the tails of all tables first. A request without blocks is fine."""

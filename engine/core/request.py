@@ -12,9 +12,11 @@ import time
 from dataclasses import dataclass, field, replace
 
 from engine.core.grammar import GrammarMatcher
+from engine.core.inspection import InspectionWish
 from engine.core.outputs import Logprobs, RequestSummary, RequestTiming
 from engine.core.sampling_params import SamplingParams
 from engine.core.speculation import DEFAULT_SPECULATION, NO_DRAFT, BlockIds, Draft, DraftCounters, SpeculationParams
+from engine.core.timeline import Timeline
 
 POOLINGS = ("", "last", "mean")  # of a prompt's hidden states: none; the last token's; the mean
 
@@ -55,9 +57,10 @@ class Request:
     prompt_logprobs: those of the prompt that are known, from its second token on. client_id: the id that its rows bear,
     where it is one of several samples; sample_index: which. grammar: what its answer must obey. pooling: one of
     POOLINGS; other than "" it wants its prompt's hidden states pooled, and no tokens. draft: tokens that may follow its
-    last one, to be verified in its next step. trace: whether each verification is told in full. verified: of each draft
-    that was, how many output tokens stood before it, its length, and how many were accepted. untold_blocks: added to
-    its tables, and not yet told to the runner.
+    last one, to be verified in its next step. trace: whether each verification is told in full. inspect: it has one
+    token, and wants to hear how that was drawn. verified: of each draft that was, how many output tokens stood before
+    it, its length, and how many were accepted. untold_blocks: added to its tables, and not yet told to the runner.
+    timeline: its course, for its timing.
     """
 
     request_id: str
@@ -81,6 +84,7 @@ class Request:
     pooling: str = ""
     speculation: SpeculationParams = DEFAULT_SPECULATION
     trace: bool = False
+    inspect: InspectionWish | None = None
     draft: Draft = NO_DRAFT
     draft_counters: DraftCounters = field(default_factory=DraftCounters)
     verified: list[tuple[int, int, int]] = field(default_factory=list)
@@ -90,6 +94,7 @@ class Request:
     scheduled_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None
+    timeline: Timeline = field(default_factory=Timeline)
 
     def __post_init__(self) -> None:
         self.client_id = self.client_id or self.request_id
@@ -146,9 +151,9 @@ class Request:
         """Whether every token of the prompt must be computed: what it wants of them, a cached block does not hold."""
         return self.lacks_prompt_logprobs or self.pooling == "mean"
 
-    def mark_scheduled(self) -> None:
+    def mark_scheduled(self, now: float) -> None:
         """Stamps the end of its time in the queue."""
-        self.scheduled_s = time.monotonic()
+        self.scheduled_s = now
 
     def append_output(self, token_id: int) -> FinishReason | None:
         """Takes one sampled token; returns why the request ends with it, or None."""
@@ -193,7 +198,6 @@ class Request:
         """
         counted = self.num_output_tokens if num_output_tokens is None else num_output_tokens
         drafts = self._draft_counters(counted)
-        queue_s = _interval(self.arrival_s, self.scheduled_s)
         return RequestSummary(
             num_prompt_tokens=self.num_prompt_tokens,
             num_output_tokens=counted,
@@ -207,11 +211,24 @@ class Request:
             drafted_per_position=list(drafts.drafted_per_position),
             draft_s=drafts.draft_s,
             verify_s=drafts.verify_s,
-            timing=RequestTiming(
-                queue_s=queue_s,
-                prefill_s=_interval(self.scheduled_s, self.first_token_s),
-                decode_s=_interval(self.first_token_s, self.last_token_s),
-            ),
+            timing=self._timing(),
+        )
+
+    def _timing(self) -> RequestTiming:
+        line = self.timeline
+        return RequestTiming(
+            queue_s=_interval(self.arrival_s, self.scheduled_s),
+            prefill_s=_interval(self.scheduled_s, self.first_token_s),
+            decode_s=_interval(self.first_token_s, self.last_token_s),
+            arrival_t=line.arrival_t,
+            end_s=time.monotonic() - self.arrival_s,
+            wait=line.wait,
+            chunks=list(line.chunks),
+            preemptions=list(line.preemptions),
+            decode_steps=line.decode_steps,
+            others_mean=line.others / line.decode_steps if line.decode_steps else None,
+            others_max=line.others_max,
+            others_prompt_tokens=line.others_prompt_tokens,
         )
 
 

@@ -83,7 +83,7 @@ class SamplingParams:
     guided: Guided | None = None
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
+        for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # a NaN fails this too
                 raise SamplingError(name, f"{name}={value}: must lie between {low} and {high}")
@@ -134,7 +134,7 @@ class SamplingParams:
         yield from (("dry_sequence_breakers", token_id) for token_id in self.dry_sequence_breakers)
 
 
-_RANGES: dict[str, tuple[float, float]] = {
+RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 10.0),
     "top_k": (0, 1 << 31),
     "top_p": (0.0, 1.0),

@@ -11,6 +11,7 @@ those that run, which saves most preemptions, and one that was preempted often c
 from __future__ import annotations
 
 import bisect
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from engine.core.outputs import Logprobs, RequestOutput
 from engine.core.request import FinishReason, Request, RequestStatus
 from engine.core.speculation import NO_DRAFT, BlockIds
 from engine.core.step import ScheduledRequest, SchedulerOutput, StepResult
+from engine.core.timeline import BLOCKS, BUDGET, SLOTS, QueueClock
 
 WATERMARK_SHARE = 0.02  # of the pool, kept from new requests while others run
 MAX_PREEMPTIONS = 3  # after these a request waits until the whole of it fits
@@ -50,6 +52,8 @@ class Scheduler:
         self.num_preemptions = 0
         self.prefix_queries = 0  # prompt tokens looked up in the cache, and those found there
         self.prefix_hits = 0
+        self.queue_clock = QueueClock()
+        self._now = 0.0  # of the step that is being planned
         self._ended: list[str] = []
         self._max_verify_rows = max(0, max_sampled_rows - max_num_seqs)
         self._verify_rows = 0  # what is left of them for the drafts of the step that is being planned
@@ -58,7 +62,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queues a request. ValueError when its id is taken."""
         self._register(request)
-        bisect.insort(self.waiting, request, key=_rank)
+        self._queue(request)
 
     def add_samples(self, samples: Sequence[Request]) -> None:
         """Queues the samples of one prompt: the first at once; the others once it has computed the prompt."""
@@ -109,7 +113,12 @@ class Scheduler:
     def _release(self, request: Request) -> None:
         self.held.remove(request)
         request.status = RequestStatus.WAITING
-        bisect.insort(self.waiting, request, key=_rank)
+        self._queue(request)
+
+    def _queue(self, request: Request) -> None:
+        place = bisect.bisect_right(self.waiting, request.rank, key=_rank)
+        self.waiting.insert(place, request)
+        request.timeline.queued(request.arrival_s, self.queue_clock, place, len(self.running))
 
     def _register(self, request: Request) -> None:
         if request.request_id in self.requests:
@@ -119,6 +128,8 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """The next step's plan. May be empty, when nothing is there to run."""
         budget = self.max_num_batched_tokens
+        self._now = time.monotonic()
+        self.queue_clock.tick(self._now)
         self._verify_rows = self._max_verify_rows
         scheduled: dict[str, ScheduledRequest] = {}
         preemptions = self.num_preemptions
@@ -142,16 +153,32 @@ class Scheduler:
                 break
             scheduled[share.request_id] = share
             budget -= len(share.token_ids)
+        self.queue_clock.cause = self._lacking(budget, preempted=preemptions != self.num_preemptions)
         ended, self._ended = tuple(self._ended), []
         return SchedulerOutput(tuple(scheduled.values()), ended)
+
+    def _lacking(self, budget: int, *, preempted: bool) -> str:
+        """What the first in the queue has to wait for."""
+        if not self.waiting:
+            return ""
+        if not preempted and len(self.running) >= self.max_num_seqs:
+            return SLOTS
+        return BUDGET if not preempted and budget <= 0 else BLOCKS
 
     def update(self, plan: SchedulerOutput, result: StepResult) -> list[RequestOutput]:
         """Takes the sampled tokens in: a row for each request that got one. Requests gone meanwhile are ignored."""
         rows: list[RequestOutput] = []
+        now = time.monotonic()
+        prompt_tokens = sum(share.num_prompt_part for share in plan.requests)
         for share in plan.requests:
             request = self.requests.get(share.request_id)
             if request is None or request.status is not RequestStatus.RUNNING:
                 continue
+            start, end = share.num_computed_tokens, share.num_computed_tokens + len(share.token_ids)
+            if share.num_prompt_part:
+                request.timeline.computed(now, request.arrival_s, start, end, request.num_prompt_tokens)
+            elif share.samples:
+                request.timeline.decoded(len(plan.requests) - 1, prompt_tokens)
             if share.prompt_targets:
                 known = len(request.prompt_logprobs.logprobs) - share.num_computed_tokens
                 request.prompt_logprobs.extend(result.prompt_logprobs[share.request_id].part(known))
@@ -189,13 +216,14 @@ class Scheduler:
         self.kv.commit(request)
         logprobs = result.logprobs.get(request.request_id)
         wants_prompt = is_first and request.sampling.prompt_logprobs is not None
-        return self._row(
+        row = self._row(
             request,
             taken,
             reason,
             logprobs=None if logprobs is None else logprobs.part(0, len(taken)),
             prompt_logprobs=request.prompt_logprobs if wants_prompt else None,
         )
+        return row if request.inspect is None else replace(row, inspection=result.inspections[request.request_id])
 
     def abort(self, request_id: str, num_output_tokens: int | None = None) -> RequestOutput | None:
         """Ends a request in whatever state it is. Unknown and finished ids give None."""
@@ -262,8 +290,7 @@ class Scheduler:
         end = min(start + count, request.num_tokens + len(drafts))
         request.num_computed_tokens = end
         self._verify_rows -= len(drafts)
-        if request.scheduled_s is None:
-            request.mark_scheduled()
+        self._stamp(request, first=first)
         return ScheduledRequest(
             request_id=request.request_id,
             first=first,
@@ -286,10 +313,21 @@ class Scheduler:
             rule=request.speculation.rule or "match",
             proposer=request.draft.proposer,
             trace=request.trace,
+            inspect=request.inspect,
+        )
+
+    def _stamp(self, request: Request, *, first: bool) -> None:
+        """Notes that a share of the request is in this step's plan."""
+        unseen = request.scheduled_s is None
+        if unseen:
+            request.mark_scheduled(self._now)
+        request.timeline.planned(
+            self._now, request.arrival_s, self.queue_clock, first=unseen, resumed=first and not unseen
         )
 
     def _preempt(self, request: Request) -> None:
         """Takes a running request's blocks; it is recomputed from the front of the queue."""
+        request.timeline.preempted(request.arrival_s, request.num_computed_tokens)
         self.running.remove(request)
         self.kv.free(request.request_id)
         request.status = RequestStatus.PREEMPTED

@@ -15,7 +15,9 @@ from engine.core.kv_groups import KVGroup, kv_groups, layers_per_group, longest_
 
 CPU_POOL_SHARE = 0.25  # a laptop has other work: the default pool leaves three quarters of what is free
 CPU_POOL_CAP_BYTES = 2 * GIB
-RUNTIME_BYTES = 300 * MIB  # an engine process beside its tensors: 165 its own, 255 with what it shares (CPU torch)
+# An engine process beside its tensors: 165 its own, 255 with what it shares (CPU torch), and up to 34 of past answers
+# that suffix decoding keeps.
+RUNTIME_BYTES = 300 * MIB
 NULL_BLOCKS = 1  # block 0 is never handed out
 CODE_BYTES, SCALE_BYTES = 1, 4  # of a KV cache in codes: one scale for each token and head of keys, and of values
 

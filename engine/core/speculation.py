@@ -106,7 +106,7 @@ class DraftResult:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedDraft:
-    """One verification of a traced request, for people to read.
+    """One step of a traced request, for people to read: a verification, or, without drafts, a plain step.
 
     position: where the first draft stands in the sequence. token_ids: what came of it, accepted drafts and one token
     more (recovered, or the bonus). draft_ms, verify_ms: of the whole batch's draft and step. p: each draft's

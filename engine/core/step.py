@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from engine.core.inspection import Inspection, InspectionWish
 from engine.core.outputs import Logprobs
 from engine.core.sampling_params import SamplingParams
 from engine.core.speculation import BlockIds
@@ -26,7 +27,7 @@ class ScheduledRequest:
     masks for the tokens that are sampled, a bit per token id; empty: all are. pooling: how the prompt's hidden states
     are pooled; such a share never samples. num_drafts: how many of token_ids, the last ones, are drafts; where it
     samples, each of them and the token before them yields a row of logits. rule: how drafts are accepted.
-    proposer: who made them. trace: whether their probabilities are wanted.
+    proposer: who made them. trace: whether their probabilities are wanted. inspect: whether the chain is to be told.
     """
 
     request_id: str
@@ -48,11 +49,19 @@ class ScheduledRequest:
     rule: str = "match"
     proposer: str = ""
     trace: bool = False
+    inspect: InspectionWish | None = None
 
     @property
     def draft_token_ids(self) -> tuple[int, ...]:
         """The drafts among token_ids."""
         return self.token_ids[len(self.token_ids) - self.num_drafts :]
+
+    @property
+    def num_prompt_part(self) -> int:
+        """How many of token_ids belong to the prompt."""
+        return max(
+            0, min(self.num_computed_tokens + len(self.token_ids), self.num_prompt_tokens) - self.num_computed_tokens
+        )
 
     @property
     def completes_pooling(self) -> bool:
@@ -79,7 +88,7 @@ class StepResult:
     faults: requests that could not be drawn, and why; they have no tokens. logprobs: of token_ids; prompt_logprobs: of
     the shares' prompt_targets. pooled: of the shares that complete a pooling. num_accepted: of the shares with drafts;
     their token_ids are those drafts and one token more. draft_probabilities: those of
-    the drafts of traced shares, under what was drawn from (see `VerifiedDraft`).
+    the drafts of traced shares, under what was drawn from (see `VerifiedDraft`). inspections: of shares that ask.
     """
 
     token_ids: Mapping[str, tuple[int, ...]]
@@ -90,3 +99,4 @@ class StepResult:
     pooled: Mapping[str, list[float]] = field(default_factory=dict)
     num_accepted: Mapping[str, int] = field(default_factory=dict)
     draft_probabilities: Mapping[str, list[float]] = field(default_factory=dict)
+    inspections: Mapping[str, Inspection] = field(default_factory=dict)

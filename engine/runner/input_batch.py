@@ -204,6 +204,9 @@ class InputBatch:
 def _sampling_rows(request: ScheduledRequest, token_ids: Sequence[int]) -> list[SamplingRow]:
     """How the tokens after each of a share's last rows are drawn: as if the drafts before it were the text."""
     end, sampling = request.num_computed_tokens + len(request.token_ids), request.sampling
+    wish = request.inspect  # of an answer that stands behind its prompt already
+    num_prompt = request.num_prompt_tokens if wish is None else wish.num_prompt_tokens
+    sample_index = request.sample_index if wish is None else wish.sample_index
     rows = []
     for position in range(end - request.num_drafts, end + 1):
         number = position - end + request.num_drafts
@@ -213,8 +216,8 @@ def _sampling_rows(request: ScheduledRequest, token_ids: Sequence[int]) -> list[
                 sampling=sampling,
                 seed=request.seed,
                 position=position,
-                sample_index=request.sample_index,
-                num_prompt_tokens=request.num_prompt_tokens,
+                sample_index=sample_index,
+                num_prompt_tokens=num_prompt,
                 allowed=request.allowed[number] if request.allowed else b"",
                 token_ids=before if sampling.needs_token_ids else (),
                 end_token_ids=request.end_token_ids,

@@ -16,7 +16,7 @@ from engine.checkpoint.drafting import PLAIN, Drafting, plan_with_drafter
 from engine.checkpoint.packed import quantization_notes
 from engine.config import EffectiveSetting, LoadOptions, check_kernel_backend, check_kv_cache_dtype
 from engine.core.memory_plan import largest_reading
-from engine.core.sizing import KVPlan, format_bytes
+from engine.core.sizing import RUNTIME_BYTES, KVPlan, format_bytes
 from engine.runner.device import DeviceInfo, compute_capability, pick_device, pick_dtype
 
 CODE_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -51,6 +51,8 @@ def plan_load(info: CheckpointInfo, options: LoadOptions, drafting: Drafting | N
     budget = device.available_bytes
     if device.device.type == "cuda":
         budget = max(0, int(device.total_bytes * options.gpu_memory_utilization) - taken)
+    if options.memory_limit_bytes is not None:  # the limit is for all of the process: its runtime is spent already
+        budget = min(budget, max(0, options.memory_limit_bytes - RUNTIME_BYTES))
     kind, size = device.device.type, dtype.itemsize
     # this process is there already: nothing more is claimed for its runtime
     reading = largest_reading(info.tensors.values(), size) if kind == "cpu" else 0

@@ -125,6 +125,7 @@ class ModelRunner:
             pooled=pooled.vectors,
             num_accepted=verified.num_accepted,
             draft_probabilities=verified.draft_probabilities,
+            inspections=verified.inspections,
         )
 
     def logits(self, plan: SchedulerOutput) -> Tensor:

@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from engine.core.inspection import Inspection
 from engine.core.outputs import Logprobs
 from engine.core.step import ScheduledRequest
+from engine.sample.inspection import inspect_row
 from engine.sample.logprobs import NO_TOKEN, log_probabilities
 from engine.sample.row import SamplingRow
 from engine.sample.sampler import Drawn, Sampler
@@ -37,7 +39,7 @@ class Verified:
     """What a step's sampled shares got, by request id.
 
     token_ids: the accepted drafts and one token more. faults: shares that got nothing, and why. logprobs: of token_ids.
-    num_accepted: of shares with drafts. draft_probabilities: of shares that are traced.
+    num_accepted: of shares with drafts. draft_probabilities: of shares that are traced. inspections: of those that ask.
     """
 
     token_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class Verified:
     logprobs: dict[str, Logprobs] = field(default_factory=dict)
     num_accepted: dict[str, int] = field(default_factory=dict)
     draft_probabilities: dict[str, list[float]] = field(default_factory=dict)
+    inspections: dict[str, Inspection] = field(default_factory=dict)
 
 
 def no_scores(_share: ScheduledRequest) -> Tensor | None:
@@ -85,6 +88,11 @@ class Verifier:
             if share.trace and share.num_drafts:
                 verified.draft_probabilities[share.request_id] = self._probabilities(
                     logits, share, starts[index], drawn
+                )
+            if share.inspect is not None and (tokens := verified.token_ids.get(share.request_id)):
+                row = starts[index]
+                verified.inspections[share.request_id] = inspect_row(
+                    logits[row], rows[row], share.inspect, tokens[0], self._ops
                 )
         return verified
 

@@ -17,18 +17,21 @@ from engine.spec.base import DraftWish
 class ModelProposer:
     """See `engine.spec.base.Proposer`."""
 
-    def __init__(self, name: str, executor: Executor, num_groups: int) -> None:
-        """name: of the drafter, a key of PROPOSERS. num_groups: KV groups of the model."""
+    def __init__(self, name: str, executor: Executor, num_groups: int, longest: int | None = None) -> None:
+        """name: of the drafter, a key of PROPOSERS. num_groups: KV groups of the model. longest: tokens of a sequence
+        that the drafter can read, drafts included; None: as many as the model."""
         self.name = self.costly = name
+        self._longest = longest
         self._executor = executor
         self._nothing_added = tuple(() for _ in range(num_groups))
 
     def propose(self, wishes: Sequence[DraftWish]) -> list[Draft]:
         """One draft for each wish, empty for those that the controller gives nothing costly."""
         drafts = [Draft(proposer=self.name)] * len(wishes)
-        asked = [index for index, wish in enumerate(wishes) if wish.num_costly > 0]
+        counts = [self._num_drafts(wish) for wish in wishes]
+        asked = [index for index, count in enumerate(counts) if count > 0]
         if asked:
-            plan = DraftPlan(tuple(self._share(wishes[index]) for index in asked))
+            plan = DraftPlan(tuple(self._share(wishes[index], counts[index]) for index in asked))
             for index, draft in zip(asked, self._executor.propose(plan).drafts, strict=True):
                 drafts[index] = draft.part(wishes[index].num_drafts)
         return drafts
@@ -39,7 +42,12 @@ class ModelProposer:
     def clear(self) -> None:
         """Nothing is learned from requests that ended."""
 
-    def _share(self, wish: DraftWish) -> DraftShare:
+    def _num_drafts(self, wish: DraftWish) -> int:
+        """What the controller gives, within the drafter's own context."""
+        count = min(wish.num_costly, wish.num_drafts)
+        return count if self._longest is None else min(count, self._longest - wish.request.num_tokens)
+
+    def _share(self, wish: DraftWish, num_drafts: int) -> DraftShare:
         request = wish.request
         start = request.num_computed_tokens
         return DraftShare(
@@ -47,7 +55,7 @@ class ModelProposer:
             token_ids=tuple(request.token_ids[start:]),
             num_computed_tokens=start,
             block_ids=request.take_untold_blocks(self._nothing_added),
-            num_drafts=min(wish.num_costly, wish.num_drafts),
+            num_drafts=num_drafts,
             sampling=request.sampling,
             seed=request.seed,
             sample_index=request.sample_index,

@@ -154,8 +154,7 @@ class Speculator:
             request.draft_counters.draft_s += self._draft_s / len(verifying)
             request.draft_counters.verify_s += result.step_s / len(plan.requests)
             self.by_proposer[share.proposer].draft_s += self._draft_s / len(verifying)
-            if share.trace:
-                self._trace(plan, result, request)
+        self._trace(plan, result)
         self.total.draft_s += self._draft_s
         self.total.verify_s += result.step_s if verifying else 0.0
         for request in self._asked:
@@ -172,7 +171,7 @@ class Speculator:
             self.controller.idle(times)
 
     def take_traces(self) -> list[VerifiedDraft]:
-        """The verified drafts of traced requests since the last call, oldest first."""
+        """The steps of traced requests since the last call, oldest first: verified drafts, and plain steps between."""
         traces = list(self._traces)
         self._traces.clear()
         return traces
@@ -262,26 +261,31 @@ class Speculator:
             context=sum(share.num_computed_tokens for share in plan.requests) // max(1, len(plan.requests)),
         )
 
-    def _trace(self, plan: SchedulerOutput, result: StepResult, request: Request) -> None:
-        draft, request_id = request.draft, request.request_id
-        self._traces.append(
-            VerifiedDraft(
-                request_id=request.client_id,
-                index=request.sample_index,
-                step=self._steps,
-                t_s=time.time(),
-                position=request.num_tokens,
-                proposer=draft.proposer,
-                draft_token_ids=list(draft.token_ids),
-                num_accepted=result.num_accepted[request_id],
-                token_ids=list(result.token_ids[request_id]),
-                draft_ms=self._draft_s * 1e3,
-                verify_ms=result.step_s * 1e3,
-                num_requests=len(plan.requests),
-                p=result.draft_probabilities.get(request_id, []),
-                q=list(draft.confidence),
+    def _trace(self, plan: SchedulerOutput, result: StepResult) -> None:
+        """Notes what a step gave to traced requests, plain steps included: together they spell the text."""
+        for share in plan.requests:
+            request_id, request = share.request_id, self._scheduler.requests.get(share.request_id)
+            if not share.trace or request is None or not result.token_ids.get(request_id):
+                continue
+            draft = request.draft if share.num_drafts else NO_DRAFT
+            self._traces.append(
+                VerifiedDraft(
+                    request_id=request.client_id,
+                    index=request.sample_index,
+                    step=self._steps,
+                    t_s=time.time(),
+                    position=request.num_tokens,
+                    proposer=draft.proposer,
+                    draft_token_ids=list(draft.token_ids),
+                    num_accepted=result.num_accepted.get(request_id, 0),
+                    token_ids=list(result.token_ids[request_id]),
+                    draft_ms=self._draft_s * 1e3,
+                    verify_ms=result.step_s * 1e3,
+                    num_requests=len(plan.requests),
+                    p=result.draft_probabilities.get(request_id, []),
+                    q=list(draft.confidence),
+                )
             )
-        )
 
     def end(self, request: Request) -> None:
         """A request has ended, for whatever reason."""

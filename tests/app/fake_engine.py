@@ -8,10 +8,11 @@ counted from 1; the alternatives follow at a distance of 1. A guided request is 
 ends, complete, after 7 tokens otherwise. An embedding has two numbers, (3, 4) / 5 for "last" and (4, 3) / 5 for "mean".
 
 It speculates unless the load options say "off": a request that says DRAFT, or is not adaptive, has three drafts (or as
-many as it asks for) verified with every token, of which it says that two were right; the text stays the same. PROPOSER
-OFF and PROPOSER ON in a prompt switch the proposer `suffix`; MEASURED and a word of `fake_costs` has it send what steps
-and drafts took. In the mode "lying" drafts change every second token, and in the mode "vague" so too, of an
-engine that promises the distribution only.
+many as it asks for) verified with every token, of which it says that two were right; the text stays the same. A request
+that says CHALK has honest drafts, and several tokens a step (fake_chalk.py). NEARTIE puts alternatives 0.05 apart.
+PROPOSER OFF and PROPOSER ON in a prompt switch the proposer `suffix`; MEASURED and a word of `fake_costs` has it send
+what steps and drafts took. In the mode "lying" drafts change every second token, and in the mode "vague" so too, of an
+engine that promises the distribution only. QUEUED tells a course: see fake_course.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ from engine import protocol
 from engine.core.outputs import Logprobs, RequestOutput, RequestSummary, RequestTiming
 from engine.core.speculation import DraftCounters
 from engine.vocab import load_vocab
+from tests.app.fake_blocks import FakeBlocks
+from tests.app.fake_chalk import chalk_row
 from tests.app.fake_costs import measured_costs, proposers
+from tests.app.fake_course import Course, course_of, progress_of
+from tests.app.fake_inspection import fake_inspection
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
 
 TOKEN_S = 0.001
@@ -52,8 +57,10 @@ class Running:
     text_ids: list[int]
     index: int = 0
     sent: int = 0
+    turn: int = 0
     next_s: float = 0.0
     counters: DraftCounters = field(default_factory=DraftCounters)
+    course: Course | None = None
 
     @property
     def num_drafts(self) -> int:
@@ -74,6 +81,7 @@ class FakeEngine:
         self.text_ids = self.vocab.encode(TEXT)
         self.inbox: queue.SimpleQueue[protocol.ToEngine] = queue.SimpleQueue()
         self.running: dict[tuple[str, int], Running] = {}
+        self.blocks = FakeBlocks()
         self.draining = False
         self.generated = 0
         self.stats_s = 0.0
@@ -98,6 +106,8 @@ class FakeEngine:
             if rows:
                 self.send(protocol.StepOutputs(rows))
             self.send_stats()
+            for reply in self.blocks.turn({key[0]: one.request for key, one in self.running.items()}):
+                self.send(reply)
 
     def handle(self, message: protocol.ToEngine) -> None:
         match message:
@@ -115,8 +125,9 @@ class FakeEngine:
                     if (said := re.search("SAY«(.*)»", prompt, re.DOTALL))
                     else self.text_ids
                 )
+                course = course_of(message.request_id, prompt, len(message.prompt_token_ids))
                 for index in range(message.n):
-                    self.running[message.request_id, index] = Running(message, prompt, text_ids, index)
+                    self.running[message.request_id, index] = Running(message, prompt, text_ids, index, course=course)
             case protocol.CheckGrammar():
                 fault = f"guided: {message.guided.kind}: BAD" if "BAD" in message.guided.text else None
                 verdict = RequestOutput(message.request_id, [], "stop" if fault is None else "error", fault)
@@ -126,6 +137,8 @@ class FakeEngine:
             case protocol.SetSpeculation():
                 print(f"{message}", flush=True)
                 self.enabled = self.enabled if message.enabled is None else message.enabled
+            case protocol.WatchBlocks() | protocol.AskRoom():
+                self.blocks.handle(message)
             case protocol.Drain():
                 self.draining = True
             case protocol.Shutdown():
@@ -143,6 +156,8 @@ class FakeEngine:
         now = time.monotonic()
         if "HANG" in running.prompt or now < running.next_s:
             return None
+        if running.course is not None and not running.course.started(now):
+            return None
         key, sampling = (running.request.request_id, running.index), running.request.sampling
         if "FAIL" in running.prompt:
             del self.running[key]
@@ -150,6 +165,11 @@ class FakeEngine:
         if sampling.guided is not None and "BAD" in sampling.guided.text:
             del self.running[key]
             return RequestOutput(key[0], [], "error", f"guided: {sampling.guided.kind}: BAD", index=running.index)
+        if running.request.inspect is not None:
+            del self.running[key]
+            token = self.text_ids[0] if running.request.inspect.token_id is None else running.request.inspect.token_id
+            inspection = fake_inspection(running.request, token)
+            return replace(self.last_row(running, [token], "length"), inspection=inspection)
         if running.request.pooling:
             del self.running[key]
             print(f"pooled {key[0]} {running.request.pooling}", flush=True)
@@ -159,6 +179,8 @@ class FakeEngine:
             os.kill(os.getpid(), signal.SIGKILL)
         running.next_s = now + (0.03 if "SLOW" in running.prompt else 0.0)
         endless = "ENDLESS" in running.prompt or sampling.ignore_eos
+        if "CHALK" in running.prompt:
+            return chalk_row(self, running)
         text_ids, scripted = running.text_ids, running.text_ids is not self.text_ids
         token = text_ids[(running.sent + (0 if scripted else running.index)) % len(text_ids)]
         reason = None
@@ -210,19 +232,21 @@ class FakeEngine:
     def with_logprobs(self, row: RequestOutput, running: Running) -> RequestOutput:
         sampling, prompt = running.request.sampling, running.request.prompt_token_ids
         if sampling.logprobs is not None:
-            row = replace(row, logprobs=some_logprobs(row.token_ids, running.sent, sampling.logprobs))
+            gap = 0.05 if "NEARTIE" in running.prompt else 1.0
+            row = replace(row, logprobs=some_logprobs(row.token_ids, running.sent, sampling.logprobs, gap))
         if sampling.prompt_logprobs is not None and running.sent == 1 and running.index == 0:
             row = replace(row, prompt_logprobs=some_logprobs(prompt[1:], 1, sampling.prompt_logprobs))
         return row
 
     def last_row(self, running: Running, token_ids: list[int], reason: str) -> RequestOutput:
         summary = RequestSummary(
+            num_preemptions=int(running.course is not None),
             num_prompt_tokens=len(running.request.prompt_token_ids),
             num_output_tokens=running.sent,
             num_cached_tokens=16 if running.request.cache_salt else 0,
             seed=7 if running.request.sampling.seed is None else running.request.sampling.seed,
             **{name: count for name, count in asdict(running.counters).items() if name != "judged_per_position"},
-            timing=RequestTiming(queue_s=0.001),
+            timing=RequestTiming(queue_s=0.001) if running.course is None else running.course.timing(time.monotonic()),
         )
         return RequestOutput(running.request.request_id, token_ids, reason, None, summary, index=running.index)
 
@@ -230,6 +254,8 @@ class FakeEngine:
         if time.monotonic() < self.stats_s:
             return
         self.stats_s = time.monotonic() + 0.25
+        if told := progress_of(running.course for running in self.running.values()):
+            self.send(protocol.RequestsProgress(told))
         self.send(
             protocol.EngineStats(
                 t_s=time.time(),
@@ -258,12 +284,12 @@ class FakeEngine:
         )
 
 
-def some_logprobs(token_ids: list[int], place: int, count: int) -> Logprobs:
-    """Of each token, minus its place; the alternatives are the token itself and the ids behind it."""
+def some_logprobs(token_ids: list[int], place: int, count: int, gap: float = 1.0) -> Logprobs:
+    """Of each token, minus its place; the alternatives are the token itself and the ids behind it, `gap` apart."""
     return Logprobs(
         [-float(place + i) for i in range(len(token_ids))],
         [[(token + k) % 320 for k in range(count)] for token in token_ids],
-        [[-float(place + i + k) for k in range(count)] for i in range(len(token_ids))],
+        [[-float(place + i) - gap * k for k in range(count)] for i in range(len(token_ids))],
     )
 
 

@@ -197,7 +197,7 @@ def test_conflicts(client: Client) -> None:
         ({"content": "x"}, 400, "version"),
         ({"version": "1", "content": "x"}, 400, "version"),
         ({"version": 1, "content": ""}, 400, "content"),
-        ({"version": 1, "content": None}, 400, "parent_id must name the user message"),
+        ({"version": 1, "content": None}, 400, "parent_id must name the question"),
         ({"version": 1, "content": "x", "parent_id": "nope"}, 404, "not in this conversation"),
         ({"version": 1, "content": "x", "zzz": 1}, 422, "zzz"),
         ({"version": 1, "content": "x", "model_id": "gone"}, 409, "loaded: tiny"),

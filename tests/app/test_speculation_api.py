@@ -221,7 +221,7 @@ def test_a_traced_request_can_be_read_draft_by_draft(client: Client) -> None:
     assert (found["request_id"], found["engine_run_id"], found["dropped"]) == (request_id, engine_of(client)["id"], 0)
     entry = found["entries"][0]
     assert [each["fate"] for each in entry["drafted"]] == ["accepted", "accepted", "rejected"]
-    assert entry["drafted"][0].keys() == {"id", "text", "fate", "p", "q"}
+    assert entry["drafted"][0].keys() == {"id", "text", "bytes", "special", "unused", "fate", "p", "q"}
     assert (entry["drafted"][0]["p"], entry["drafted"][0]["q"]) == (0.5, 1.0)
     assert entry["next"]["kind"] == "recovered"
     assert entry["next"]["text"] == entry["drafted"][0]["text"] != ""

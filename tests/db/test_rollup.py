@@ -18,7 +18,7 @@ import db.rollup
 from db.connect import open_engine
 from db.figures import DEVICE, ENGINE
 from db.histogram import LatencyHistogram
-from db.rows import DeviceSampleRow, EngineRunRow, EngineSampleRow, JobRow, RequestRow
+from db.rows import DeviceSampleRow, EngineRunRow, EngineSampleRow, JobRow
 from db.store import Store
 from db.tables import ROLLUPS, SAMPLES
 from tests.db.clock import NOON, Clock
@@ -199,16 +199,13 @@ def test_nothing_goes_before_it_was_merged(
     assert series.columns["generation_tokens_per_s"] == [pytest.approx(10)] * 3
 
 
-def test_old_requests_jobs_and_events_go(store: Store, clock: Clock) -> None:
-    store.save_request(RequestRow("old", "tiny", "chat", "finished", NOON, finished_at=NOON))
-    store.save_request(RequestRow("open", "tiny", "chat", "running", NOON))
+def test_old_jobs_and_events_go(store: Store, clock: Clock) -> None:
     store.save_job(JobRow("old", "pull", "tiny", "succeeded", NOON, finished_at=NOON))
     store.save_job(JobRow("open", "pull", "tiny", "running", NOON))
     store.add_event("start", "info", "up").result()
     clock.now = NOON + 91 * DAY
     store.add_event("start", "info", "up again").result()
-    assert store.maintain().result().pruned == 3
-    assert [row.id for row in store.list_requests().rows] == ["open"]
+    assert store.maintain().result().pruned == 2
     assert [row.id for row in store.list_jobs()] == ["open"]
     assert [event.message for event in store.list_events()] == ["up again"]
 

@@ -155,20 +155,22 @@ def test_a_restart_loses_nothing_and_the_page_comes_back(loaded_url: str, server
 def test_the_playground_goes_on_from_a_text_and_stops(loaded_url: str, open_page: Opener) -> None:
     with open_page(loaded_url) as tab:
         page = tab.go("/playground")
-        page.fill("#pz-prompt textarea", "Once upon a time")
-        page.get_by_label("number input for Max tokens").fill("5")
-        page.click("#pz-complete")
-        expect(page.locator(".pz-sheet-status")).to_contain_text("5 out", timeout=ANSWER_MS)
-        assert page.locator(".pz-sheet").inner_text().startswith("Once upon a time")
+        page.fill("#pz-play-prompt", "Once upon a time")
+        page.fill("[name=max_tokens]", "5")
+        page.click(".pz-play-go")
+        expect(page.locator(".pz-play-status")).to_contain_text("5 out", timeout=ANSWER_MS)
+        assert page.locator(".pz-play-sheet").inner_text().startswith("Once upon a time")
+        page.locator(".pz-play-sheet [data-index='2']").click()
+        expect(page.locator(".pz-play-top tbody tr")).to_have_count(10, timeout=ANSWER_MS)
 
-        page.fill("#pz-prompt textarea", "one two " * 12)  # the likeliest text goes on like that, and does not end
-        page.get_by_label("number input for Temperature").fill("0")
-        page.get_by_label("number input for Max tokens").fill("2000")
-        page.click("#pz-complete")
+        page.fill("#pz-play-prompt", "one two " * 12)  # the likeliest text goes on like that, and does not end
+        page.fill("[name=temperature]", "0")
+        page.fill("[name=max_tokens]", "2000")
+        page.click(".pz-play-go")
         wait_for("a running completion", lambda: _running(loaded_url) == 1, 30)
-        page.click("#pz-stop")
+        page.click(".pz-play-stop")
         wait_for("an idle engine after Stop", lambda: _running(loaded_url) == 0, 20)
-        expect(page.locator(".pz-sheet-status")).to_contain_text("stopped")
+        expect(page.locator(".pz-play-status")).to_contain_text("stopped")
         assert tab.problems == []
 
 
@@ -242,7 +244,7 @@ def test_spanish_by_the_browsers_language(server_url: str, open_page: Opener) ->
     with open_page(server_url, locale="es-ES") as tab:
         page = tab.go("/playground")
         expect(page.locator(".pz-rail")).to_contain_text("Modelos")
-        expect(page.locator("#pz-complete")).to_have_text("Completar")
+        expect(page.locator(".pz-play-go")).to_have_text("Completar")
         assert tab.problems == []
 
 
@@ -259,11 +261,12 @@ def test_a_refused_load_says_why(unloaded_url: str, open_page: Opener) -> None:
         kv_format.select_option("fp8")
         expect(page.locator(".pz-estimate .pz-problem")).to_contain_text("compute capability 8.9")
         kv_format.select_option("auto")
-        page.locator("dialog input[type=number]").nth(2).fill("16000000")
-        expect(page.locator(".pz-estimate .pz-problem")).to_be_visible()
-        page.click("dialog .pz-primary")
-        card = page.locator("[data-model=smollm2-135m-instruct]")
-        expect(card.locator(".pz-problem")).to_contain_text("GiB", timeout=LOAD_MS)
+        expect(page.locator(".pz-estimate .pz-fit")).to_contain_text("Fits")
+        page.locator("dialog").get_by_text("More options").click()
+        page.locator("dialog").get_by_label("KV cache (MiB)").fill("16000000")
+        expect(page.locator(".pz-estimate strong")).to_contain_text("Does not fit by")
+        expect(page.locator(".pz-estimate .pz-problem")).to_contain_text("GiB")
+        expect(page.locator("dialog .pz-dialog-foot .pz-primary")).to_be_disabled()
 
 
 def test_an_engine_that_dies_is_shown_with_its_cause(loaded_url: str, open_page: Opener) -> None:

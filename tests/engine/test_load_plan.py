@@ -9,7 +9,7 @@ import pytest
 
 from engine.checkpoint import read_checkpoint
 from engine.config import LoadOptions, RopeScaling
-from engine.core.sizing import SizingError
+from engine.core.sizing import RUNTIME_BYTES, SizingError
 from engine.runner import device
 from engine.runner.load_plan import plan_load
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
@@ -60,3 +60,14 @@ def test_longrope_says_which_factors_serve(max_model_len: int, effective: str, t
     phi = replace(info, config=replace(info.config, rope_scaling=scaling))
     settings = {setting.name: setting for setting in plan_load(phi, LoadOptions(max_model_len=max_model_len)).settings}
     assert settings["longrope"].effective == effective
+
+
+def test_a_memory_limit_bounds_the_cache_and_refuses_what_is_over_it(tmp_path: Path) -> None:
+    info = read_checkpoint(tiny_llama_checkpoint(tmp_path / "tiny", max_position_embeddings=100_000))
+    free = plan_load(info, LoadOptions(device="cpu"))
+    limit = RUNTIME_BYTES + (8 << 20)
+    kept = plan_load(info, LoadOptions(device="cpu", memory_limit_bytes=limit))
+    assert kept.kv.kv_bytes < free.kv.kv_bytes
+    assert kept.weights_bytes + kept.kv.kv_bytes <= limit - RUNTIME_BYTES
+    with pytest.raises(SizingError):
+        plan_load(info, LoadOptions(device="cpu", memory_limit_bytes=RUNTIME_BYTES + 1000))

@@ -12,7 +12,7 @@ from ui.i18n import languages, text, texts
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [*sorted((ROOT / "assets/js").rglob("*.js")), *sorted((ROOT / "ui").rglob("*.py"))]
 NAME = re.compile(r"\"([a-z0-9_]+)\"|\b([a-z0-9_]+):")  # a string, or the key of an object
-FAMILY = re.compile(r"\bt\(\s*`([a-z0-9_]*)\$\{[^}]*\}([a-z0-9_]*)`|word\(\s*\"([a-z]+)\"")
+FAMILY = re.compile(r"\bt\(\s*`([a-z0-9_]*)\$\{[^}]*\}([a-z0-9_]*)`|word\(\s*\"([a-z_]+)\"")
 CALL = re.compile(r"\b(?:t|text)\(\s*\"([a-z0-9_]+)\"")
 
 

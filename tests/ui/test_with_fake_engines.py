@@ -208,15 +208,3 @@ def test_models_are_filtered_by_words(tab: Tab) -> None:
     page.fill(".pz-model-filter", "")
     expect(page.locator("[data-model=mindful]")).to_be_visible()
     assert tab.problems == []
-
-
-def test_the_playground_asks_the_model_that_was_chosen(tab: Tab) -> None:
-    page = tab.go("/playground")
-    select = page.locator(".pz-playground_model select")
-    expect(select.locator("option")).to_have_text(list(MODELS), timeout=WAIT_MS)
-    for model in reversed(MODELS):
-        select.select_option(model)
-        page.fill("#pz-prompt textarea", f"Write as {model}.")
-        page.click("#pz-complete")
-        expect(page.locator(".pz-sheet-status")).to_contain_text(f"{model}", timeout=WAIT_MS)
-    assert tab.problems == []

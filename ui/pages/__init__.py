@@ -15,6 +15,8 @@ PAGES: dict[str, str] = {
     "playground": "ui.pages.playground:build",
     "models": "ui.pages.models:build",
     "monitor": "ui.pages.monitor:build",
+    "requests": "ui.pages.requests:build",
+    "settings": "ui.pages.settings:build",
 }
 
 

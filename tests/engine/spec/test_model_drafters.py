@@ -87,6 +87,19 @@ def test_a_smaller_model_drafts_its_own_greedy_continuation(target: Path, smalle
         assert [list(one.draft.token_ids) for one in part] == [found[str(i)] for i in range(len(part))]
 
 
+def test_a_draft_model_drafts_as_far_as_it_reads(target: Path, tmp_path: Path) -> None:
+    """The same weights under a shorter context: no draft reaches beyond it, the text goes on, and the load tells."""
+    shorter = tiny_llama_checkpoint(tmp_path / "short", num_hidden_layers=4, max_position_embeddings=32)
+    watched = Watched(target, shorter, "draft_model", dtype="float32")
+    texts = complete(watched.engine, {"a": (prompt(1, 21), GREEDY)})
+    plain = load(target, dtype="float32", speculation="off")
+    assert texts == complete(plain.engine, {"a": (prompt(1, 21), GREEDY)})
+    reaches = [len(one.tokens) + len(one.draft.token_ids) for one in watched.made]
+    assert 28 < max(reaches) <= 32 < 21 + len(texts["a"])
+    setting = next(each for each in watched.loaded.settings if each.name == "drafter context")
+    assert (setting.effective, "32 tokens" in setting.reason) == ("32 tokens", True)
+
+
 def test_a_draft_model_with_windows_of_its_own(target: Path, tmp_path: Path) -> None:
     """Mistral's layers have one; the drafter keeps all keys, and sees as many as the model alone would."""
     windowed: dict[str, Any] = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 24}

@@ -116,14 +116,17 @@ def test_an_unknown_proposer_is_refused_by_name(engine: Engine) -> None:
     assert "ngram" in row.error
 
 
-def test_traces_tell_every_verification(engine: Engine, plain: tuple[SamplingParams, Answers]) -> None:
+def test_traces_tell_every_step(engine: Engine, plain: tuple[SamplingParams, Answers]) -> None:
     sampling, expected = plain
     speculate(engine, Oracle(expected.tokens, VOCABULARY, wrong=0.3), AlwaysAll(), k=4)
     found = run(engine, sampling, FULL, trace=True)
     traces = engine.speculator.take_traces()
     assert engine.speculator.take_traces() == []
     for name, tokens in found.tokens.items():
-        mine = [one for one in traces if one.request_id == name]
+        steps = [one for one in traces if one.request_id == name]
+        assert [token for one in steps for token in one.token_ids] == tokens
+        mine = [one for one in steps if one.draft_token_ids]
+        assert len(mine) < len(steps), "the prompt's own step is a plain one"
         assert len(mine) == found.summaries[name].drafts
         assert sum(one.num_accepted for one in mine) == found.summaries[name].accepted
         for one in mine:

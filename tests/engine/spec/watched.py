@@ -37,7 +37,7 @@ class Watched:
         self.engine, self.runner = self.loaded.engine, self.loaded.runner
         self.made: list[Made] = []
         self.skipping = 0  # turns that are drafted by nobody
-        proposer = ModelProposer(kind, self, len(self.loaded.plan.kv.groups))
+        proposer = ModelProposer(kind, self, len(self.loaded.plan.kv.groups), self.loaded.plan.drafting.longest)
         rule = options.get("speculation_rule", "match")
         speculation = Speculation({kind: proposer}, kind, _Skipping(self))
         self.engine.speculate_by(Speculator(self.engine.scheduler, speculation, max_drafts=k, rule=rule))
