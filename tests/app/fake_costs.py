@@ -1,8 +1,8 @@
-"""What the fake engine says that steps and drafts took, by a word: tables whose verdicts are known by hand."""
+"""What the fake engine says of its drafts: its proposers, and, by a word, tables whose verdicts are known by hand."""
 
 from __future__ import annotations
 
-from engine.core.speculation import CostBucket, DraftsCost
+from engine.core.speculation import CostBucket, DraftCounters, DraftsCost, ProposerStats
 
 
 def bucket(
@@ -50,3 +50,20 @@ def measured_costs(word: str, t_s: float) -> list[CostBucket]:
         "wide": [bucket(t_s, 0.3, spread=3.0)],
     }
     return tables[word]
+
+
+def proposers(total: DraftCounters, why_off: str) -> list[ProposerStats]:
+    """`suffix` has made all drafts."""
+    suffix = ProposerStats(
+        "suffix",
+        total.drafts,
+        total.drafted,
+        total.accepted,
+        total.accepted_per_position,
+        total.drafted_per_position,
+        total.draft_s,
+        "off" if why_off else "on",
+        why_off,
+        total.judged_per_position,
+    )
+    return [ProposerStats("ngram"), suffix]

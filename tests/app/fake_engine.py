@@ -39,7 +39,7 @@ from engine.core.speculation import DraftCounters
 from engine.vocab import load_vocab
 from tests.app.fake_blocks import FakeBlocks
 from tests.app.fake_chalk import chalk_row
-from tests.app.fake_costs import measured_costs
+from tests.app.fake_costs import measured_costs, proposers
 from tests.app.fake_course import Course, course_of, progress_of
 from tests.app.fake_inspection import fake_inspection
 from tests.app.fake_text import MAX_MODEL_LEN, TEXT
@@ -279,25 +279,9 @@ class FakeEngine:
                 verify_s_total=self.total.verify_s,
                 speculation_enabled=self.enabled,
                 speculation_gain=1.25 if self.total.drafts else None,
-                proposers=self.proposers() if self.speculates else [],
+                proposers=proposers(self.total, self.proposer_off) if self.speculates else [],
             )
         )
-
-    def proposers(self) -> list[protocol.ProposerStats]:
-        """`suffix` has made all drafts."""
-        suffix = protocol.ProposerStats(
-            "suffix",
-            self.total.drafts,
-            self.total.drafted,
-            self.total.accepted,
-            self.total.accepted_per_position,
-            self.total.drafted_per_position,
-            self.total.draft_s,
-            "off" if self.proposer_off else "on",
-            self.proposer_off,
-            self.total.judged_per_position,
-        )
-        return [protocol.ProposerStats("ngram"), suffix]
 
 
 def some_logprobs(token_ids: list[int], place: int, count: int, gap: float = 1.0) -> Logprobs:
