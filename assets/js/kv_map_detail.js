@@ -99,6 +99,7 @@ export function createDetail({ fetchBlock, select, hue }) {
     );
   }
 
+  show(null, null);
   return { element, show };
 }
 
