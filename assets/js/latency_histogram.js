@@ -124,7 +124,8 @@ function createCard(kind, hue) {
     const layout = { ...figure.layout, paper_bgcolor: colour("panel"), margin: { l: 60, r: 20, t: 70, b: 60 } };
     layout.title = { text: title, font: { size: 18, color: colour("text") }, x: 0.02 };
     const name = fileName(`${kind}-histogram`, shown.until);
-    window.Plotly.downloadImage({ data: figure.data, layout }, { format: "png", width: 1280, height: 480, filename: name });
+    const image = { format: "png", width: 1280, height: 480, filename: name };
+    window.Plotly.downloadImage({ data: figure.data, layout }, image);
   }
 
   const leaveTheme = onThemeChange(paint);

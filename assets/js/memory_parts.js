@@ -1,4 +1,4 @@
-// Memory by part: what engines state that they hold, held against what their processes are seen to hold. Pure functions.
+// Memory by part: what engines state that they hold, held against what their processes are seen to hold. Pure.
 // Invariant: the parts of one moment add up to the device's total, but for the difference that is shown beside them;
 // a figure that is not known is null.
 
@@ -29,7 +29,7 @@ const ALARM = 0.05; // of what the processes hold: more than that unattributed i
 // Given back first where a process holds less than was stated: memory that was set aside and never written to.
 const UNTOUCHED_ORDER = ["kv_free", "workspace", "kv_cached", "kv_used", "runtime", "draft_weights", "weights"];
 
-/** The parts at step `i`, in bytes; device: "host" or "gpu"; enginesOn: where the engines' tensors lie, "cpu" or "cuda". */
+/** The parts at step `i`, in bytes; device: "host" or "gpu"; enginesOn: where the tensors lie, "cpu" or "cuda". */
 export function partsAt(window, i, device, enginesOn) {
   const read = (name) => window.get(name)[i] ?? null;
   const here = (device === "gpu") === (enginesOn === "cuda");

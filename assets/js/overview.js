@@ -52,7 +52,13 @@ class Overview {
       h(
         "div",
         { class: "pz-two" },
-        h("div", { class: "pz-stack" }, this.verdict, card(t("recent_requests"), this.requests), card(t("events"), this.events)),
+        h(
+          "div",
+          { class: "pz-stack" },
+          this.verdict,
+          card(t("recent_requests"), this.requests),
+          card(t("events"), this.events),
+        ),
         h("div", { class: "pz-stack" }, card(t("memory_by_part"), this.facts), this.server.element),
       ),
     );

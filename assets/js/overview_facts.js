@@ -57,7 +57,9 @@ export function createFacts() {
         [t("ov_database"), bytes(system.database_bytes)],
         [t("ov_cpu"), t("ov_cores", { cpu: system.cpu ?? system.platform, n: number(system.num_cpus) })],
       ]),
-      free !== null && free < FEW * total ? h("p", { class: "pz-warn" }, t("ov_disk_low", { share: percent(free, total) })) : null,
+      free !== null && free < FEW * total
+        ? h("p", { class: "pz-warn" }, t("ov_disk_low", { share: percent(free, total) }))
+        : null,
     );
     fill(versions, ...versionList(system));
   }

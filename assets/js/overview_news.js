@@ -12,7 +12,11 @@ export function showRequests(element, rows) {
 function requestTable(rows) {
   const heads = ["when", "model", "tokens", "tokens_per_s", "ttft", "ended"];
   const cells = (row) => [
-    h("a", { href: `/requests?id=${encodeURIComponent(row.id)}`, title: t("ov_open_request") }, timeAgo(row.created_at)),
+    h(
+      "a",
+      { href: `/requests?id=${encodeURIComponent(row.id)}`, title: t("ov_open_request") },
+      timeAgo(row.created_at),
+    ),
     row.model_id,
     t("in_out", { input: number(row.num_prompt_tokens), output: number(row.num_output_tokens) }),
     rate(row.tokens_per_s),

@@ -20,7 +20,8 @@ export function worded(value, unit) {
 export const mapped = (values, change) => values.map((value) => (value === null ? null : change(value)));
 
 /**
- * spec: {unit, of: "engine" | "server", none, logs, lines: [{key, hue, ..., values(window), band(window)}], now(window)}.
+ * spec: {unit, of: "engine" | "server", none, logs, wide, legend(), now(window), lines: [{key, hue, source, hueFor(),
+ * values(window), band(window), ...}]}.
  * {element, draw(window, view), showNewest(window), destroy()}
  */
 export function createPlotCard(name, spec) {
