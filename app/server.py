@@ -1,7 +1,8 @@
 """The FastAPI application: which parts there are and in what order they start and end.
 
-Owns the routes and the order of starting and ending; app.parts makes the parts. Invariant: parts end in the reverse order of need: answers are kept, then jobs
-and engines end, then the records are flushed, then the data folder's lock is let go.
+Owns the routes and the order of starting and ending; app.parts makes the parts. Invariant: parts end in the reverse
+order of need: answers are kept, then jobs and engines end, then the records are flushed, then the data folder's lock is
+let go.
 """
 
 from __future__ import annotations
