@@ -62,7 +62,7 @@ export function createPlot({ title, series, unit = "", min = 0, legend = () => t
   function paint(times, columns, view, bands) {
     const options = { unit, min, log, legend: legend(), widthPx: figure.clientWidth - MARGINS_PX };
     const traces = figureTraces(series, times, columns, bands, options);
-    if (view.markers?.length) traces.push(eventTrace(view.markers));
+    if (view.markers?.length) traces.unshift(eventTrace(view.markers)); // on an axis that lies over the others
     const shown = zoomed === view.revision ? { ...view, ...ranges(figure) } : view;
     window.Plotly.react(figure, traces, figureLayout(shown, options), CONFIG);
     if (!listening) listen();
