@@ -10,6 +10,7 @@ import { live } from "./live.js";
 import { createMemoryBar } from "./memory_bar.js";
 import { nextTheme, onThemeChange, themeChoice } from "./theme.js";
 import { toast } from "./toast.js";
+import { reasonText } from "./verdict_words.js";
 
 const STALE_AFTER_S = 3.5;
 const NARROW = matchMedia("(max-width: 820px)");
@@ -193,19 +194,16 @@ function showMemory(view, state, engine) {
   view.memoryValue.title = `${full} (${percent(used, total)})`;
 }
 
-const WORDS = { on: "on", probing: "not_enough_data" };
-
 function showSpeculation({ speculation: around, spec: chip }, speculation) {
   around.hidden = !speculation || speculation.state === "none";
   if (around.hidden) return;
-  const state = WORDS[speculation.state] ?? speculation.state;
-  const { gain, low, high } = speculation;
+  const { state, gain, low, high, proposer } = speculation;
   const known = typeof gain === "number";
-  chip.dataset.state = state === "on" && !known ? "not_enough_data" : state;
-  setText(chip, known && state !== "failed" && state !== "off" ? gainText(state, gain) : stateWord(chip.dataset.state));
+  chip.dataset.state = state;
+  setText(chip, known && ["pays", "even", "costs"].includes(state) ? gainText(state, gain) : stateWord(state));
   const interval =
     known && typeof low === "number" ? t("head_spec_interval", { low: number(low, 2), high: number(high, 2) }) : null;
-  chip.title = [t("head_spec_definition"), speculation.proposer, interval, speculation.reason]
+  chip.title = [t("head_spec_definition"), proposer, interval, reasonText({ reason: speculation.why, proposer })]
     .filter(Boolean)
     .join("\n");
 }

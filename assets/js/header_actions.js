@@ -7,6 +7,7 @@ import { liveEngines, sumOf } from "./engine_state.js";
 import { t } from "./i18n.js";
 import { startUnload } from "./jobs.js";
 import { attempt, toast } from "./toast.js";
+import { unloadModel } from "./unload_dialog.js";
 
 /** {element, update(state, engine)}; `engine`: the chosen one's entry of the header's data, or null. */
 export function createActions() {
@@ -40,7 +41,8 @@ function unloadButton(engine, forced, again) {
   const label = t(forced ? "head_unload_now" : "head_unload");
   const press = async (event) => {
     event.currentTarget.disabled = true;
-    await startUnload(engine.model_id, forced);
+    if (forced) await startUnload(engine.model_id, true);
+    else await unloadModel(engine.model_id, engine.id);
     again();
   };
   const hint = `${t(forced ? "unload_now" : "unload")}: ${engine.model_id}`;

@@ -119,6 +119,8 @@ export function receipt(job) {
   // what one waited for, the start of the process included: the same figure as in the list of events
   if (job.kind === "load" && job.started_at && job.finished_at)
     return t("loaded_in", { seconds: number(job.finished_at - job.started_at, 1) });
+  if (job.kind === "race" && result.speedup)
+    return t(`race_verdict_${result.speedup.verdict}`, { value: number(result.speedup.value, 2) });
   if (job.kind === "selftest" && result.state) return word("verdict", result.state);
   if (job.kind === "quantize" && result.model_id) return t("made", { model: result.model_id });
   if (job.kind === "train-drafter" && result.drafter_id)
