@@ -23,6 +23,7 @@ FRESH_S = 600.0  # the baseline's age at the last turn that is compared with it
 RECENT_S = 1800.0  # a bucket that was last used so long before the newest turn is not part of the whole
 PAYS, COSTS = 1.05, 1.0
 UNSURE = (0.95, 1.05)  # an interval that reaches beyond both says nothing
+EVEN_AT_MOST = 1.25  # nor does one that holds both "about even" and a gain worth having
 Z = 1.959963985  # of 95 %, two-sided
 
 
@@ -91,7 +92,8 @@ def judged(buckets: Sequence[CostBucket]) -> dict[str, Any]:
         plain = sum(each.plain_steps for each in used)
         return _unknown(figures, steps, {"code": "no_baseline", "steps": plain, "needed": NEEDED_PLAIN_STEPS})
     told = {**figures, "steps": compared, "speedup": found.value, "low": found.low, "high": found.high}
-    if found.low < UNSURE[0] and found.high > UNSURE[1]:
+    unsure = found.low < UNSURE[0] and found.high > UNSURE[1]
+    if unsure or (found.low <= PAYS and found.high > EVEN_AT_MOST):
         return told | {"state": "not_enough_data", "reason": {"code": "wide_interval"}}
     state = "pays" if found.low > PAYS else "costs" if found.high < COSTS else "even"
     return told | {"state": state, "reason": None}

@@ -22,7 +22,7 @@ export function mount(element) {
   const stage = h("div", { class: "pz-play-stage" });
   const list = h(
     "div",
-    { class: "pz-play-tabs", role: "tablist", "aria-label": t("nav_playground"), onkeydown: move },
+    { class: "pz-tabs", role: "tablist", "aria-label": t("nav_playground"), onkeydown: move },
     ...buttons.values(),
   );
   fill(
@@ -71,7 +71,7 @@ export function mount(element) {
 function tabButton(name, onclick) {
   return h(
     "button",
-    { type: "button", class: "pz-play-tab", role: "tab", id: `pz-tab-${name}`, "data-tab": name, onclick },
+    { type: "button", class: "pz-tab", role: "tab", id: `pz-tab-${name}`, "data-tab": name, onclick },
     t(`play_tab_${name}`),
   );
 }

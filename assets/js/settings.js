@@ -10,9 +10,9 @@ export function mount(element) {
   // the whole path: Gradio sets a base for addresses, so that `?tab=` alone would lead to the front page
   const address = (name) => `${location.pathname}?tab=${name}`;
   const links = TABS.map((name) =>
-    h("a", { class: "pz-button pz-segment", href: address(name), dataset: { tab: name } }, t(`set_tab_${name}`)),
+    h("a", { class: "pz-tab", href: address(name), dataset: { tab: name } }, t(`set_tab_${name}`)),
   );
-  const tabs = h("nav", { class: "pz-segments pz-settings-tabs", "aria-label": t("set_tabs") }, links);
+  const tabs = h("nav", { class: "pz-tabs", "aria-label": t("set_tabs") }, links);
   let shown = null;
   let asked = 0;
   async function show() {

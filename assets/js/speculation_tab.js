@@ -120,7 +120,8 @@ function plotCard(name, spec) {
   function draw(window, view) {
     const columns = spec.lines.map((line) => line.values(window));
     const areas = spec.lines.map((line) => areaOf(line, window) ?? null);
-    plot.draw(window.t, columns, view, areas.some(Boolean) ? areas : null);
+    const gaps = view.gaps?.engine ?? [];
+    plot.draw(window.t, columns, { ...view, gaps }, areas.some(Boolean) ? areas : null);
     setText(now, shown(columns[0].at(-1) ?? null, spec));
     last = [window.t, columns];
     showTwin();

@@ -48,6 +48,7 @@ def measured_costs(word: str, t_s: float) -> list[CostBucket]:
         "few": [bucket(t_s, 0.95, steps=180)],
         "stale": [bucket(t_s, 0.95, plain_age_s=3600.0)],
         "wide": [bucket(t_s, 0.3, spread=3.0)],
+        "hopeful": [bucket(t_s, 1.0, spread=1.5)],
     }
     return tables[word]
 

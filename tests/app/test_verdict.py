@@ -66,12 +66,13 @@ def test_students_t(freedom: float, point: float) -> None:
         ("few", "few_steps", {"steps": 180, "needed": 200}),
         ("stale", "stale_baseline", {"age_s": 3600.0, "most_s": 600.0}),
         ("wide", "wide_interval", {}),
+        ("hopeful", "wide_interval", {}),
     ],
 )
 def test_without_evidence_there_is_a_reason_and_no_verdict(word: str, code: str, numbers: dict[str, float]) -> None:
     told = judged(measured_costs(word, NOW))
     assert (told["state"], told["reason"]) == ("not_enough_data", {"code": code, **numbers})
-    assert (told["speedup"] is None) == (word != "wide")
+    assert (told["speedup"] is None) == (word not in ("wide", "hopeful"))
     assert told["verify_ms"] == pytest.approx(12.0)
 
 
