@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 import { number, t } from "./i18n.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const [WIDTH, HEIGHT, X, Y, RADIUS] = [240, 138, 120, 120, 92];
+const [WIDTH, HEIGHT, X, Y, RADIUS] = [300, 138, 150, 120, 92]; // with room for the label of a* at either side
 const STEPS = [0.5, 1, 2, 3, 4, 6, 8, 12, 16];
 
 function s(tag, props, ...children) {
