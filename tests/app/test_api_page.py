@@ -1,4 +1,4 @@
-"""The examples of docs/api.md, run as they stand, in order, against the real engine with the default model."""
+"""The examples of the pages on the API, run as they stand, in order, on the real engine with the default model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from app.settings import Settings
 from tests.app.harness import serving
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = ("api.md", "dashboard-api.md")
 ADDRESS = "http://127.0.0.1:7860"
 MODEL = "default"
 
@@ -20,8 +21,9 @@ MODEL = "default"
 @pytest.mark.timeout(400)
 def test_every_example_runs(tmp_path: Path, default_model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(examples) >= 8
+    text = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(examples) >= 10
     (tmp_path / "models" / MODEL).mkdir(parents=True)
     (tmp_path / "models" / MODEL / "model.gguf").symlink_to(default_model_path)
     with serving(Settings(home=tmp_path, port=0)) as client:
