@@ -7,7 +7,7 @@ BIN := .venv/bin
 BOOTSTRAP := PYTHON="$(PYTHON)" sh scripts/bootstrap.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench bench-serving bench-compare bench-memory bench-quantise bench-interchange bench-speculation proof soak gpu-check clean
+.PHONY: help run test check bench bench-serving bench-compare bench-memory bench-quantise bench-interchange bench-speculation proof soak screenshots gpu-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -68,6 +68,10 @@ proof: ## Prove that speculation changes nothing, for up to 70 minutes; goes on 
 soak: ## Press an engine and a server with 2,000 mixed requests each, then keep six tabs open for SOAK_S=900 seconds
 	@$(BOOTSTRAP) --extra dev
 	$(BIN)/python -m bench.soak $(ARGS)
+
+screenshots: ## Take pictures of every page, in both themes and widths, for docs/images/dashboard
+	@$(BOOTSTRAP) --extra dev
+	$(BIN)/python -m scripts.screenshots $(ARGS)
 
 gpu-check: ## Run the checks that need an NVIDIA GPU (exit status 2: there is none)
 	@PYTHON="$(PYTHON)" sh scripts/gpu_check.sh $(ARGS)
