@@ -27,6 +27,7 @@ from engine.protocol import (
     EngineStats,
     RequestOutput,
     RequestsProgress,
+    SpeculationCosts,
     StepOutputs,
 )
 from tests.engine.spawned import PATIENCE_S, Spawned
@@ -117,7 +118,7 @@ class Soak:
                 self._take(row)
             if self.flying and self.random.random() < 0.03:
                 self.abort(self.random.choice(list(self.flying.values())))
-        elif not isinstance(message, RequestsProgress):
+        elif not isinstance(message, RequestsProgress | SpeculationCosts):
             raise RuntimeError(f"the engine said {message}")
 
     def _take(self, row: RequestOutput) -> None:

@@ -116,7 +116,7 @@ def test_rows_come_while_it_is_written_and_stop_ends_it(client: Client, tab: Tab
     draw(page, f"CHALK SLOWER ENDLESS SAY«{text}»")
     page.wait_for_function("document.querySelectorAll('.pz-chalk-row').length > 3", timeout=WAIT_MS)
     expect(page.locator(".pz-chalk-summary")).to_contain_text("being written")
-    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator(".pz-chalk-twin .pz-ok")).to_be_visible(timeout=WAIT_MS)
     trace = trace_of(client, page)
     assert trace["finish_reason"] == "abort"
