@@ -8,6 +8,7 @@ wrote to its console, asked another host, or is wider than its window; each such
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import tempfile
@@ -120,7 +121,7 @@ def _shoot(
                 if name == "playground":
                     _complete(page)
                 page.wait_for_timeout(SETTLE_MS)
-                _save(page, FOLDER / f"{name}-{theme}-{size[0]}.png")
+                _save(page, FOLDER / f"{name}-{theme}-{size[0]}.webp")
             width = page.evaluate("document.documentElement.scrollWidth")
             if width > size[0]:
                 faults.append(f"{name}, {theme}, {size[0]}: is {width} px wide")
@@ -159,10 +160,9 @@ def _idle() -> Iterator[None]:
 
 
 def _save(page: Page, path: Path) -> None:
-    """In 128 colours: a third of the bytes, and no difference to the eye."""
-    page.screenshot(path=path)
-    with Image.open(path) as picture:
-        picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+    """As WebP: a quarter of the bytes, and no difference to the eye."""
+    with Image.open(io.BytesIO(page.screenshot())) as picture:
+        picture.convert("RGB").save(path, quality=85, method=6)
 
 
 if __name__ == "__main__":
