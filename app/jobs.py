@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
 from app.errors import ApiError
@@ -99,6 +99,15 @@ class JobRunner:
             if job is not None and job.kind == kind and job.subject == subject:
                 return job
         return None
+
+    def require_none(self, kinds: Iterable[str], why: str, subject: str | None = None) -> None:
+        """Raises ApiError where a job of one of these kinds runs (on `subject`); why: what that would spoil."""
+        for job_id in list(self._tasks):
+            job = self._jobs.get(job_id)
+            if job is not None and job.kind in kinds and subject in (None, job.subject):
+                detail = f"a job {job.kind} of {job.subject} is running, and {why}"
+                remedy = f"Wait for the job {job.id}, or cancel it"
+                raise ApiError(409, detail, remedy=remedy, code=f"{job.kind}_running")
 
     def list(self, limit: int, before: str | None = None, kind: str | None = None) -> list[JobRow]:
         """Newest first, running ones with their newest progress, written down already or not."""
