@@ -187,7 +187,6 @@ class JobRunner:
             log.exception("job %s (%s %s) failed", job_id, self._jobs[job_id].kind, self._jobs[job_id].subject)
             changes = {"state": "failed", "error": f"{type(error).__name__}: {error}"}
         del self._tasks[job_id], self._handles[job_id]
-        self._published_at.pop(job_id, None)
         self._paces.pop(job_id, None)
         job = dataclasses.replace(self._jobs[job_id], finished_at=time.time(), **changes)
         self._jobs[job_id] = job
@@ -196,7 +195,7 @@ class JobRunner:
         except StoreError:
             log.exception("the end of job %s could not be saved", job_id)
         self._update(job, persist=False)
-        del self._jobs[job_id]
+        del self._jobs[job_id], self._published_at[job_id]
 
     def _update(self, job: JobRow, *, persist: bool) -> None:
         self._jobs[job.id] = job

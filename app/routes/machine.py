@@ -31,7 +31,7 @@ MAX_EVENTS = 1000
 
 @router.get("/system")
 async def system(parts: Services = Depends(services)) -> System:
-    """What the server is, what it runs on, and how many events of each severity the last 24 hours had."""
+    """What the server is, what it runs on, and how many of the newest 1,000 events of the last 24 hours are how bad."""
     return await asyncio.to_thread(_system, parts)
 
 
