@@ -220,7 +220,7 @@ def test_a_csv_holds_no_formula(tab: Tab) -> None:
         }"""
     )
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
-        "time (UTC),'=1+1,\"a,\"\"b\"",
+        'time (UTC),\'=1+1,"a,""b"',
         "1970-01-01T00:00:00.000Z,-1.5,",
     ]
     assert "# Engine: x;=cmd() @y" in text.splitlines()
