@@ -6,13 +6,13 @@ Invariant: a figure of too few requests is None. An hour that is over is read on
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from app.alert_metrics import BASELINE_HOURS, MIN_BASELINE_REQUESTS, MIN_WINDOW_REQUESTS, WINDOW_S
+from app.request_figures import percentile
 from db.alert_rows import RequestLatency
 
 HOUR_S = 3600
@@ -22,8 +22,7 @@ ReadLatencies = Callable[[float, float], list[RequestLatency]]
 
 def p95(values: Iterable[float]) -> float | None:
     """The smallest value that 95 % of all do not exceed; None of none."""
-    ordered = sorted(values)
-    return ordered[math.ceil(0.95 * len(ordered)) - 1] if ordered else None
+    return percentile(list(values), 0.95)
 
 
 @dataclass(frozen=True, slots=True)

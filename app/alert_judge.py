@@ -83,7 +83,7 @@ class AlertJudge:
     def written(self, key: Key, alert_id: int) -> bool:
         """The alert has its id now. False where it has ended meanwhile."""
         watch = self.watches.get(key)
-        if watch is None or watch.alert_id is not None:
+        if watch is None or watch.state != "firing" or watch.alert_id is not None:
             return False
         self.watches[key] = replace(watch, alert_id=alert_id)
         return True

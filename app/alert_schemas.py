@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from app.alert_metrics import unknown_metric
+from app.alert_metrics import Comparison, Severity, unknown_metric
 from app.schema_base import Incoming, Outgoing, Text
 from app.webhooks import address_fault
 
@@ -25,10 +25,10 @@ class AlertRuleBody(Incoming):
     """
 
     metric: Text
-    comparison: Literal["above", "below"]
+    comparison: Comparison
     threshold: float = Field(ge=-1e12, le=1e12)
     for_s: float = Field(default=0.0, ge=0, le=WEEK_S)
-    severity: Literal["info", "warning", "error"] = "warning"
+    severity: Severity = "warning"
     webhook: Text | None = Field(default=None, max_length=2000)
     enabled: bool = True
     muted_until: float | None = Field(default=None, ge=0, le=1e11)
@@ -49,10 +49,10 @@ class AlertRuleChanges(Incoming):
 
     version: int = Field(ge=1, lt=2**31)
     metric: Text = ""
-    comparison: Literal["above", "below"] = "above"
+    comparison: Comparison = "above"
     threshold: float = Field(default=0.0, ge=-1e12, le=1e12)
     for_s: float = Field(default=0.0, ge=0, le=WEEK_S)
-    severity: Literal["info", "warning", "error"] = "warning"
+    severity: Severity = "warning"
     webhook: Text | None = Field(default=None, max_length=2000)
     enabled: bool = True
     muted_until: float | None = Field(default=None, ge=0, le=1e11)
@@ -110,10 +110,10 @@ class AlertRule(Outgoing):
 
     id: str
     metric: str
-    comparison: Literal["above", "below"]
+    comparison: Comparison
     threshold: float
     for_s: float
-    severity: Literal["info", "warning", "error"]
+    severity: Severity
     webhook: str | None
     enabled: bool
     muted_until: float | None
@@ -136,9 +136,9 @@ class Alert(Outgoing):
     id: int
     rule_id: str
     metric: str
-    comparison: Literal["above", "below"]
+    comparison: Comparison
     threshold: float
-    severity: Literal["info", "warning", "error"]
+    severity: Severity
     subject: str
     state: Literal["firing", "resolved"]
     value: float

@@ -36,8 +36,7 @@ class Benchmarks:
                 remedy="Ask for fewer",
                 code="invalid_value",
             )
-        if (running := self._jobs.running("selftest", engine.model_id)) is not None:
-            raise ApiError(409, f"a self-test of {engine.model_id} runs", remedy=f"Wait for the job {running.id}")
+        self._jobs.require_none(("selftest", "race"), "a benchmark needs the engine for itself", engine.model_id)
 
         async def work(handle: JobHandle) -> JobResult:
             def report(stage: str, done: int, total: int, message: str) -> None:

@@ -20,7 +20,6 @@ from engine.core.block_map import BlockFrame, BlockOwner, BlockSpan, TableChange
 
 # A cell: its state in bits 0 and 1, then these.
 FREE, CACHED, HELD = 0, 1, 2
-STATES = ("free", "cached", "held")
 AHEAD = 1 << 2  # reserved for drafts: nothing certain is written there
 GROUP_SHIFT, GROUP_MASK = 3, 0xF
 FILL_SHIFT, FILL_MASK = 7, 0x3FF  # tokens in a last, partial block; 0: it is full, or empty

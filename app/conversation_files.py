@@ -217,14 +217,16 @@ def _from_markdown(text: str) -> Imported:
 
 def _is_alone(text: str, mark: re.Match[str]) -> bool:
     """Whether it has its line for itself."""
-    before, after = text[: mark.start()], text[mark.end() :]
-    return (not before or before.endswith("\n")) and (not after or after.startswith("\n"))
+    start, end = mark.span()
+    return (start == 0 or text[start - 1] == "\n") and (end == len(text) or text[end] == "\n")
 
 
 def _linear(title: str, turns: Sequence[tuple[Any, str, str | None]]) -> Imported:
     """Turns one after the other, behind a system prompt if there is one."""
     system = ""
     messages: list[_Message] = []
+    if len(turns) > MAX_IMPORTED_MESSAGES + 1:
+        raise _refused(f"the file holds {len(turns)} messages, and no more than {MAX_IMPORTED_MESSAGES} are taken")
     for place, (role, content, model) in enumerate(turns):
         if role in ("system", "developer") and place == 0:
             system = content

@@ -21,7 +21,6 @@ from app.metrics import Metrics
 from app.recorder import Recorder
 from app.request_bodies import BodyKeeper
 from app.request_figures import percentile as percentile
-from app.request_figures import sum_positions as sum_positions
 from app.request_settings import RequestSettings
 from app.running_request import Change as Change
 from app.running_request import Generation as Generation
@@ -31,7 +30,6 @@ from app.running_request import engine_refusal as engine_refusal
 from app.running_request import room_for_output as room_for_output
 from app.writes import unwatched
 from db.request_rows import RequestFilter
-from db.rows import RequestRow
 from db.store import Store
 from engine.core.sampling_params import SamplingParams
 
@@ -86,10 +84,6 @@ class Generations:
     def running(self, request_id: str) -> Generation | None:
         """One that has not ended."""
         return self._running.get(request_id)
-
-    def running_rows(self) -> dict[str, RequestRow]:
-        """The rows of all that run, by their ids: newer than what the records hold."""
-        return {generation.id: generation.row for generation in self._running.values()}
 
     def matching(self, wanted: RequestFilter) -> list[Generation]:
         """Those that run and are meant, newest first."""

@@ -175,11 +175,12 @@ def _overall(states: list[str]) -> str:
 
 
 def _engine_parts(engines: list[Engine], held: Mapping[str, int | None], *, gpu: bool) -> dict[str, int]:
-    """What engines hold on the host or on GPUs, by part. A part counts as far as the process is seen to hold it."""
+    """What engines hold on the host or on GPUs, by part. A part counts as far as the process is seen to hold it; of a
+    GPU whose driver hides that, as a container does, as the engine stated it."""
     parts = dict.fromkeys(("weights", "draft_weights", "kv", "workspace", "runtime"), 0)
     for engine in engines:
-        left = held.get(engine.supervisor.run_id) or 0
-        ready = engine.supervisor.ready
+        seen, ready = held.get(engine.supervisor.run_id), engine.supervisor.ready
+        left = seen or 0
         if ready is not None and (ready.device != "cpu") is gpu:
             stated = {
                 "weights": ready.memory.weights_bytes,
@@ -187,6 +188,8 @@ def _engine_parts(engines: list[Engine], held: Mapping[str, int | None], *, gpu:
                 "kv": ready.memory.kv_bytes,
                 "workspace": ready.memory.workspace_bytes,
             }
+            if seen is None and gpu:
+                left = sum(stated.values())
             for name, size in stated.items():
                 part = min(size, left)
                 parts[name] += part
@@ -215,7 +218,7 @@ def _memory(sample: DeviceSample | None, engines: list[Engine]) -> dict[str, Any
 
 
 def _gpu(sample: DeviceSample | None, engines: list[Engine]) -> dict[str, Any]:
-    """The first GPU; its memory in parts only where the driver tells which process holds what."""
+    """The first GPU; its memory in parts only where it is the only one."""
     if sample is None or not sample.gpus:
         reason = sample.gpu_unavailable if sample is not None else "not read yet"
         figures = {"name": None, "memory_used_bytes": None, "memory_total_bytes": None, "parts": None}

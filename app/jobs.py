@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
 from app.errors import ApiError
@@ -100,6 +100,15 @@ class JobRunner:
                 return job
         return None
 
+    def require_none(self, kinds: Iterable[str], why: str, subject: str | None = None) -> None:
+        """Raises ApiError where a job of one of these kinds runs (on `subject`); why: what that would spoil."""
+        for job_id in list(self._tasks):
+            job = self._jobs.get(job_id)
+            if job is not None and job.kind in kinds and subject in (None, job.subject):
+                detail = f"a job {job.kind} of {job.subject} is running, and {why}"
+                remedy = f"Wait for the job {job.id}, or cancel it"
+                raise ApiError(409, detail, remedy=remedy, code=f"{job.kind}_running")
+
     def list(self, limit: int, before: str | None = None, kind: str | None = None) -> list[JobRow]:
         """Newest first, running ones with their newest progress, written down already or not."""
         rows = {row.id: row for row in self._store.list_jobs(limit, before, kind)}
@@ -178,7 +187,6 @@ class JobRunner:
             log.exception("job %s (%s %s) failed", job_id, self._jobs[job_id].kind, self._jobs[job_id].subject)
             changes = {"state": "failed", "error": f"{type(error).__name__}: {error}"}
         del self._tasks[job_id], self._handles[job_id]
-        self._published_at.pop(job_id, None)
         self._paces.pop(job_id, None)
         job = dataclasses.replace(self._jobs[job_id], finished_at=time.time(), **changes)
         self._jobs[job_id] = job
@@ -187,7 +195,7 @@ class JobRunner:
         except StoreError:
             log.exception("the end of job %s could not be saved", job_id)
         self._update(job, persist=False)
-        del self._jobs[job_id]
+        del self._jobs[job_id], self._published_at[job_id]
 
     def _update(self, job: JobRow, *, persist: bool) -> None:
         self._jobs[job.id] = job

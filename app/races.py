@@ -1,7 +1,7 @@
 """Races as jobs: who may race, with what, and one at a time.
 
 Owns the checks and the job. Knows nothing of how a race is run or judged. Invariant: what runs on a loaded engine
-beside a race is seen by it (`app.race_run`); two races, or a race and a self-test, never run at once.
+beside a race is seen by it (`app.race_run`); a race never runs beside another one, a self-test or a benchmark.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from typing import Any
 
+from app.benchmarks import JOB as BENCHMARK
 from app.dialects.sampling import sampling_params
 from app.engine_client import EngineGone
 from app.engines import Engines
@@ -87,10 +88,7 @@ class Races:
         if self._running is not None:
             remedy = "Wait for it, or cancel that job"
             raise ApiError(409, "another race is running", remedy=remedy, code="race_running")
-        for engine in self._engines.all():
-            if self._jobs.running(SELFTEST, engine.model_id) is not None:
-                detail = f"a self-test of {engine.model_id} is running, and a race needs the machine for itself"
-                raise ApiError(409, detail, remedy="Wait for it, or cancel that job", code="selftest_running")
+        self._jobs.require_none((SELFTEST, BENCHMARK), "a race needs the machine for itself")
 
 
 def _checked(engine: Engine, body: RaceBody) -> str:

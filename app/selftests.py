@@ -44,6 +44,7 @@ class SelfTests:
         if run_id in self._running:
             return self._jobs.get(self._running[run_id])
         wish = SelfTestWish(_checked(engine, proposer), num_samples)
+        self._jobs.require_none(("race", "benchmark"), "a self-test beside it would spoil what it measures")
 
         async def work(handle: JobHandle) -> JobResult:
             try:

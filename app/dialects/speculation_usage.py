@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.errors import ApiError
-from app.generation import Generation, sum_positions
+from app.generation import Generation
 from app.loaded_engine import Engine
+from app.request_figures import sum_positions
 from engine.core.speculation import DEFAULT_SPECULATION, SpeculationParams
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 
 from app import block_view
+from app.block_history import KEEP_S
 from app.block_schemas import BlockHistoryView, BlockMapView, FitBody, PromptFit
 from app.block_state import BlockState
 from app.dialects.openai_schemas import TokenizeBody
@@ -18,8 +19,6 @@ from app.errors import ApiError
 from app.services import Services, services
 
 router = APIRouter(prefix="/api/engines", tags=["blocks"])
-
-KEPT_S = 600.0
 
 
 @router.get("/{engine_id}/blocks")
@@ -55,7 +54,7 @@ async def history(
     """The counts of the frames that are kept, and so the times that `at` may name."""
     parts.engines.of_run(engine_id)
     until = time.time() if until is None else until
-    since = until - KEPT_S if since is None else since
+    since = until - KEEP_S if since is None else since
     if not since < until:
         raise ApiError(400, f"since={since} must lie before until={until}", param="since")
     return BlockHistoryView.model_validate(parts.blocks.history(engine_id, since, until))

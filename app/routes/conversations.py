@@ -55,7 +55,7 @@ async def count(body: schemas.CountBody, parts: Services = Depends(services)) ->
 @router.post("/import", status_code=201)
 async def import_conversation(body: schemas.ImportBody, parts: Services = Depends(services)) -> schemas.Conversation:
     """A conversation from a file that was exported, or from a list of messages. Every part of it gets a new id."""
-    found = imported(body.text)
+    found = await asyncio.to_thread(imported, body.text)
     created = parts.store.create_conversation(
         uuid.uuid4().hex,
         title=found.title,

@@ -10,11 +10,11 @@ import sqlite3
 import time
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
+from app import about
 from app.devices import DeviceSample, host_memory
 from app.monitor_schemas import EngineRun, EngineRuns, System
 from app.services import Services, services
@@ -31,7 +31,7 @@ MAX_EVENTS = 1000
 
 @router.get("/system")
 async def system(parts: Services = Depends(services)) -> System:
-    """What the server is, what it runs on, and how many events of each severity the last 24 hours had."""
+    """What the server is, what it runs on, and how many of the newest 1,000 events of the last 24 hours are how bad."""
     return await asyncio.to_thread(_system, parts)
 
 
@@ -88,8 +88,8 @@ def _system(parts: Services) -> System:
         home=str(home),
         pid=os.getpid(),
         platform=f"{platform.system()} {platform.release()}",
-        cpu=_cpu_name(),
-        num_cpus=len(os.sched_getaffinity(0)),
+        cpu=_processor()["name"],
+        num_cpus=_processor()["cores"],
         disk_free_bytes=None if disk is None else disk.free,
         disk_total_bytes=None if disk is None else disk.total,
         database_bytes=parts.store.size_bytes(),
@@ -123,10 +123,4 @@ def _versions() -> dict[str, str]:
     return found
 
 
-@cache
-def _cpu_name() -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or None
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None)
+_processor = cache(about.processor)

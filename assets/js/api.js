@@ -8,20 +8,25 @@ export class ApiError extends Error {
   }
 }
 
-async function call(method, path, body = undefined) {
+export async function call(method, path, body = undefined, signal = undefined) {
   let response;
   try {
     response = await fetch(path, {
       method,
       headers: body === undefined ? {} : { "Content-Type": "application/json" },
       body: body === undefined ? undefined : JSON.stringify(body),
+      signal,
     });
   } catch (error) {
+    if (signal?.aborted) throw error;
     throw new ApiError(0, "", String(error.message));
   }
   if (response.status === 204) return null;
   const data = await response.json().catch(() => ({}));
-  if (!response.ok) throw new ApiError(response.status, data.title ?? response.statusText, data.detail, data.remedy);
+  if (!response.ok) {
+    const said = data.detail ?? data.error?.message;
+    throw new ApiError(response.status, data.title ?? response.statusText, said, data.remedy);
+  }
   return data;
 }
 
@@ -30,6 +35,7 @@ const query = (path, values) => {
   const given = Object.entries(values).filter(([, value]) => value !== null && value !== undefined);
   return `${path}?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}`;
 };
+
 /** The events of a streamed /v1 answer. Raises ApiError for a refusal, also for one that comes within the stream. */
 async function* answer(path, body, signal) {
   let response;
@@ -44,8 +50,8 @@ async function* answer(path, body, signal) {
     throw new ApiError(0, "", String(error.message));
   }
   if (!response.ok) {
-    const { error } = await response.json().catch(() => ({}));
-    throw new ApiError(response.status, response.statusText, error?.message);
+    const said = await response.json().catch(() => ({}));
+    throw new ApiError(response.status, response.statusText, said.error?.message ?? said.detail);
   }
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -66,7 +72,6 @@ async function* answer(path, body, signal) {
 const at = (strings, ...values) => strings.reduce((path, part, i) => path + encodeURIComponent(values[i - 1]) + part);
 
 export const api = {
-  health: () => call("GET", "/health"),
   models: async () => (await call("GET", "/api/models")).models,
   estimate: (id, options, more = {}) => call("POST", at`/api/models/${id}/estimate`, { options, ...more }),
   load: (id, options = {}, more = {}) => call("POST", at`/api/models/${id}/load`, { options, ...more }),

@@ -100,13 +100,8 @@ class ChatPage {
     addEventListener("popstate", () => this.#openFromAddress());
     addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.#generating && !document.querySelector("dialog[open]")) this.#stop();
-      const typing = event.target.closest("input, textarea, select, dialog");
-      if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-      if (event.key === "n") {
-        event.preventDefault();
-        this.startNew();
-      }
     });
+    document.addEventListener("pz:new-chat", () => this.startNew());
     document.addEventListener("pz:branch", (event) => this.#stepVersion(event.detail.step, document.activeElement));
     this.list.refresh();
     this.#openFromAddress();

@@ -6,6 +6,7 @@ import { clock, t, word } from "./i18n.js";
 import { live } from "./live.js";
 
 const MOST = 80; // marks on one plot; more would hide it
+const MOST_KEPT = 1000; // while a page stays open
 const HUES = {
   load: "ok",
   unload: "runtime",
@@ -39,6 +40,7 @@ export function createEventMarkers(onChange) {
   const take = (event) => {
     if (!hueOf(event) || event.t > until || marks.some((mark) => mark.event.id === event.id)) return;
     marks.push(markOf(event));
+    if (marks.length > MOST_KEPT) marks.shift();
     onChange();
   };
   const leave = live.subscribe("events", take);

@@ -34,7 +34,7 @@ export function wayButton(way, onclick) {
   return button(wayText(way), onclick, { title: t("mod_way_total", { total: bytes(way.total_bytes) }) });
 }
 
-export function wayText(way) {
+function wayText(way) {
   if (way.kind === "unload") return t("mod_way_unload", { models: way.unload.join(", ") });
   const changed = Object.values(way.options)[0];
   return t(`mod_way_${way.kind}`, { n: typeof changed === "number" ? number(changed) : "" });

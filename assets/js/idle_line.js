@@ -9,11 +9,11 @@ const CHOICES_S = [300, 900, 1800, 3600, 4 * 3600, 24 * 3600];
 const TICK_MS = 1000;
 const lines = new Set();
 
-// one clock for all lines; a line that has left the page leaves the clock
+// one clock for all lines that have an engine; a line that has left the page leaves the clock
 setInterval(() => {
   for (const line of lines) {
     if (line.element.isConnected) line.tick();
-    else if (line.seen) lines.delete(line);
+    else lines.delete(line);
   }
 }, TICK_MS);
 
@@ -42,11 +42,11 @@ export function idleLine() {
     if (after === null) setText(text, t("mod_stays"));
     else if (at === null) setText(text, t("mod_idle_busy", { time: span(after) }));
     else setText(text, t("mod_idle_in", { time: countdown(Math.max(0, Math.round(at - Date.now() / 1000))) }));
-    line.seen = true;
   }
 
   function update(engine) {
     shown = engine;
+    lines.add(line);
     const value = engine.idle_unload_s === null ? "" : String(engine.idle_unload_s);
     if (![...select.options].some((option) => option.value === value))
       select.append(h("option", { value }, span(engine.idle_unload_s)));
@@ -54,8 +54,7 @@ export function idleLine() {
     tick();
   }
 
-  const line = { element, update, tick, seen: false };
-  lines.add(line);
+  const line = { element, update, tick };
   return line;
 }
 

@@ -22,6 +22,7 @@ export const isRunning = (job) => !ENDED.has(job.state);
 export function watchJobs(listener) {
   listeners.add(listener);
   if (jobs.size) listener();
+  return () => listeners.delete(listener);
 }
 
 export function allJobs() {

@@ -1,5 +1,5 @@
 // The keyboard on every page. Owns the list of keys, the help that shows it, and what works everywhere; what belongs to
-// a page is dispatched as an event that the page listens to: "pz:branch" {step} for [ and ], "pz:send" for Ctrl+Enter.
+// a page is dispatched as an event that the page listens to: "pz:branch" {step} for [ and ], "pz:new-chat" for n.
 // Invariant: a single letter does nothing while something is being written or a dialog is open.
 
 import { openDialog } from "./dialog.js";
@@ -22,10 +22,6 @@ export function installKeys(routes) {
   let armed = 0;
   document.addEventListener("keydown", (event) => {
     if (event.isComposing || event.altKey) return;
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-      event.target.dispatchEvent(new CustomEvent("pz:send", { bubbles: true }));
-      return;
-    }
     if (event.ctrlKey || event.metaKey || event.target.closest?.(WRITING)) return;
     const second = Date.now() - armed < ARMED_MS;
     armed = event.key === "g" ? Date.now() : 0;
@@ -47,8 +43,11 @@ function act(event, routes) {
     if (!field) return;
     event.preventDefault();
     field.focus();
-  } else if (event.key === "n" && document.querySelector("[data-frame]").dataset.frame !== "chat") {
-    location.assign(routes.get("chat"));
+  } else if (event.key === "n") {
+    const isHere = document.querySelector("[data-frame]").dataset.frame === "chat";
+    event.preventDefault(); // the letter is not for the field that gets the focus
+    if (isHere) document.dispatchEvent(new CustomEvent("pz:new-chat"));
+    else location.assign(routes.get("chat"));
   } else if (event.key === "[" || event.key === "]") {
     document.dispatchEvent(new CustomEvent("pz:branch", { detail: { step: event.key === "]" ? 1 : -1 } }));
   }

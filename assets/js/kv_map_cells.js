@@ -3,14 +3,12 @@
 
 export const FREE = 0;
 export const CACHED = 1;
-export const HELD = 2;
 export const STATES = ["free", "cached", "held"];
 
-export const MOST_CELLS = 16384; // beyond, several blocks share a cell
+const MOST_CELLS = 16384; // beyond, several blocks share a cell
 
 export const stateOf = (code) => code & 3;
 export const isAhead = (code) => Boolean(code & 4);
-export const groupOf = (code) => (code >> 3) & 0xf;
 export const fillOf = (code) => (code >> 7) & 0x3ff;
 export const refsOf = (code) => (code >> 17) & 0xff;
 

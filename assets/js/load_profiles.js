@@ -9,7 +9,7 @@ export const LAST = "last used";
 const BUILT_IN = "";
 
 /** The name of a profile as it is shown. */
-export const profileName = (name) => (name === LAST ? t("mod_profile_last") : name === BUILT_IN ? t("mod_profile_built_in") : name);
+const profileName = (name) => (name === LAST ? t("mod_profile_last") : name === BUILT_IN ? t("mod_profile_built_in") : name);
 
 /**
  * {element, start()}. choose(options, sourceOf): these fill the fields; options(): what the fields say now.

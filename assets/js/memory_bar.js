@@ -3,7 +3,7 @@
 import { h, fill } from "./dom.js";
 import { bytes, word } from "./i18n.js";
 
-export const PART_HUES = {
+const PART_HUES = {
   weights: "weights",
   draft_weights: "draft",
   drafter: "draft",

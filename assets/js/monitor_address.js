@@ -2,7 +2,7 @@
 
 import { parseRange, rangeWord, relative } from "./time_range.js";
 
-export const FIRST_TAB = "glance";
+const FIRST_TAB = "glance";
 const FIRST_RANGE = "5m";
 const RUN_ID = /^[\w-]{1,64}$/;
 

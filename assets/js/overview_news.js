@@ -1,7 +1,8 @@
 // Overview's two lists: the last requests, each leading to its own page, and the last events with their receipts.
 
 import { fill, h } from "./dom.js";
-import { bytes, clock, number, rate, seconds, t, timeAgo, word } from "./i18n.js";
+import { clock, number, rate, seconds, t, timeAgo, word } from "./i18n.js";
+import { receiptText } from "./receipts.js";
 
 export function showRequests(element, rows) {
   const focused = element.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
@@ -70,13 +71,7 @@ export function showEvents(element, events) {
 function receipt({ kind, data, message }) {
   if (kind !== "unload" || typeof data?.freed_bytes !== "number") return null;
   const cause = data.cause ? word("ovcause", data.cause) : null;
-  const freed = message.includes("freed")
-    ? null
-    : t("ov_freed", {
-        freed: bytes(data.freed_bytes),
-        held: bytes(data.held_bytes ?? data.expected_bytes ?? data.freed_bytes),
-        time: seconds(data.seconds),
-      });
+  const freed = message.includes("freed") ? null : receiptText(data);
   const said = [freed, cause].filter(Boolean).join(" · ");
   return said ? h("small", { class: "pz-hint pz-receipt" }, said) : null;
 }

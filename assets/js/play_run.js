@@ -95,7 +95,7 @@ export function createRun({ path, prepare, verb, empty, after, before = () => ""
     try {
       for await (const chunk of chunksOf(pathOf(), body, mine.abort.signal)) take(chunk, mine);
     } catch (error) {
-      mine.error = error.message;
+      mine.error = error.status === 0 ? t("server_unreachable") : error.message;
     }
     mine.running = false;
     clearTimeout(mine.patience);
@@ -203,7 +203,7 @@ function statusParts(run, end) {
 }
 
 /** Why an answer ended, in words. */
-export function whyStopped(choice, run) {
+function whyStopped(choice, run) {
   const guided = Object.keys(run.body).some((name) => name.startsWith("guided_") || name === "response_format");
   const finish = choice.finish_reason;
   if (finish === "abort") return t("completion_stopped");

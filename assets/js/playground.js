@@ -3,6 +3,7 @@
 
 import { fill, h, icon } from "./dom.js";
 import { t } from "./i18n.js";
+import { createTabs } from "./tabs.js";
 
 const TABS = {
   completion: () => import("./play_completion.js"),
@@ -18,12 +19,10 @@ const FIRST = "completion";
 export function mount(element) {
   const names = Object.keys(TABS);
   const panels = new Map();
-  const buttons = new Map(names.map((name) => [name, tabButton(name, () => open(name, true))]));
-  const stage = h("div", { class: "pz-play-stage" });
-  const list = h(
-    "div",
-    { class: "pz-tabs", role: "tablist", "aria-label": t("nav_playground"), onkeydown: move },
-    ...buttons.values(),
+  const tabs = createTabs(
+    names.map((name) => [name, t(`play_tab_${name}`)]),
+    t("nav_playground"),
+    (name) => open(name, true),
   );
   fill(
     element,
@@ -33,30 +32,16 @@ export function mount(element) {
       h("h1", {}, t("nav_playground")),
       h("p", { class: "pz-sentence" }, t("play_intro")),
     ),
-    list,
-    stage,
+    tabs.element,
+    tabs.panel,
   );
 
-  function move(event) {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    const at = names.indexOf(document.activeElement?.dataset.tab);
-    const next = names[(at + step + names.length) % names.length];
-    buttons.get(next).focus();
-    open(next, true);
-  }
-
   function open(name, byHand) {
-    if (byHand) history.replaceState(null, "", `?tab=${name}`);
-    if (!panels.has(name)) panels.set(name, panel(name, stage));
+    // the whole path: Gradio sets a base for addresses, so that `?tab=` alone would lead to the front page
+    if (byHand) history.replaceState(null, "", `${location.pathname}?tab=${name}`);
+    if (!panels.has(name)) panels.set(name, panel(name, tabs.panel));
     for (const [other, one] of panels) one.hidden = other !== name;
-    for (const [other, one] of buttons) {
-      const chosen = other === name;
-      one.setAttribute("aria-selected", String(chosen));
-      one.tabIndex = chosen ? 0 : -1;
-      if (chosen) requestAnimationFrame(() => one.scrollIntoView({ inline: "center", block: "nearest" }));
-    }
+    tabs.show(name);
   }
 
   const asked = () => {
@@ -68,16 +53,8 @@ export function mount(element) {
   open(asked(), false);
 }
 
-function tabButton(name, onclick) {
-  return h(
-    "button",
-    { type: "button", class: "pz-tab", role: "tab", id: `pz-tab-${name}`, "data-tab": name, onclick },
-    t(`play_tab_${name}`),
-  );
-}
-
 function panel(name, stage) {
-  const inner = h("div", { class: "pz-play-panel", role: "tabpanel", "aria-labelledby": `pz-tab-${name}` });
+  const inner = h("div", { class: "pz-play-panel" });
   stage.append(inner);
   TABS[name]()
     .then((module) => module.mount(inner))

@@ -9,25 +9,28 @@ import { createPlot } from "./plots.js";
 const GIB = 2 ** 30;
 
 /** A value with its unit, as people read it. */
-export function worded(value, unit) {
+function worded(value, { unit, digits = fitting(value) }) {
   if (value === null || value === undefined) return "–";
   if (unit === "GiB") return bytes(value * GIB);
-  const digits = Number.isInteger(value) || Math.abs(value) >= 10 ? 0 : Math.abs(value) >= 1 ? 1 : 3;
   return `${number(value, digits)}${unit && ` ${unit}`}`;
 }
+
+const fitting = (value) =>
+  Number.isInteger(value) || Math.abs(value) >= 10 ? 0 : Math.abs(value) >= 1 ? 1 : 3;
 
 /** The readings of a step, changed alike; null stays null. */
 export const mapped = (values, change) => values.map((value) => (value === null ? null : change(value)));
 
 /**
- * spec: {unit, of: "engine" | "server", none, logs, wide, legend(), now(window), lines: [{key, hue, source, hueFor(),
- * values(window), band(window), ...}]}.
+ * spec: {unit, digits, of: "engine" | "server", none, logs, wide, legend(), now(window), lines: [{key, hue, source,
+ * hueFor(), values(window), band(window), area(window), ...}]}; title, definition and the lines' `name` where they are
+ * not the texts of the plot's name. area: [lows, highs] that are drawn only; band: the readings' own.
  * {element, draw(window, view), showNewest(window), destroy()}
  */
 export function createPlotCard(name, spec) {
-  const title = t(`plot_${name}`);
-  const definition = t(`plot_${name}_definition`);
-  const lines = spec.lines.map((line) => ({ ...line, name: t(`line_${line.key}`) }));
+  const title = spec.title ?? t(`plot_${name}`);
+  const definition = spec.definition ?? t(`plot_${name}_definition`);
+  const lines = spec.lines.map((line) => ({ ...line, name: line.name ?? t(`line_${line.key}`) }));
   const plot = createPlot({ title, unit: spec.unit, series: lines, legend: spec.legend });
   const now = h("strong", { class: "pz-figure pz-plot-now", dataset: { plot: name } }, "–");
   const table = h("div", { class: "pz-table-wrap" });
@@ -64,7 +67,8 @@ export function createPlotCard(name, spec) {
     const columns = lines.map((line) => line.values(window));
     const bands = lines.map((line) => line.band?.(window) ?? null);
     shown = { window, columns, bands, view };
-    plot.draw(window.t, columns, { ...view, gaps: gapsOf(view) }, bands);
+    const areas = lines.map((line, i) => bands[i] ?? line.area?.(window) ?? null);
+    plot.draw(window.t, columns, { ...view, gaps: gapsOf(view) }, areas);
     leaveCrosshair ??= view.crosshair?.onMove((time) => point(time)) ?? null;
     if (twin.open) fillTable();
     showNow();
@@ -87,7 +91,7 @@ export function createPlotCard(name, spec) {
     now.classList.toggle("pz-pointed", pointed !== null);
     if (pointed !== null) {
       const at = shown.window.t.findLastIndex((time) => time <= pointed);
-      setText(now, worded(leading(shown.window)[at] ?? null, spec.unit));
+      setText(now, worded(leading(shown.window)[at] ?? null, spec));
       now.title = clock(pointed);
       return;
     }
@@ -95,7 +99,7 @@ export function createPlotCard(name, spec) {
     // an empty newest second stays empty: an old figure is not the newest
     const absent = value === null && spec.none;
     now.classList.toggle("pz-plot-none", Boolean(absent));
-    setText(now, absent ? t(spec.none) : worded(value, spec.unit));
+    setText(now, absent ? t(spec.none) : worded(value, spec));
     now.title = definition;
   }
 
@@ -137,7 +141,7 @@ export function createPlotCard(name, spec) {
       "tr",
       {},
       h("th", { scope: "row" }, line.name),
-      figures.map((value) => h("td", { class: "pz-figure" }, worded(value, spec.unit))),
+      figures.map((value) => h("td", { class: "pz-figure" }, worded(value, spec))),
     );
   }
 

@@ -2,7 +2,14 @@
 
 import { h } from "./dom.js";
 
-const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+/** A cell that holds a text. One that a spreadsheet would take for a formula begins with an apostrophe. */
+function quoted(text) {
+  const inert = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  return /[",\r\n]/.test(inert) ? `"${inert.replaceAll('"', '""')}"` : inert;
+}
+
+/** A line of words. It is not quoted, so that it begins with #; what follows a comma in it must not be a formula. */
+const remark = (line) => `# ${line.replace(/[\r\n]+/g, " ").replace(/,(?=\s*[=+\-@])/g, ";")}`;
 const iso = (epoch) => new Date(epoch * 1000).toISOString();
 
 /**
@@ -21,7 +28,7 @@ export function csvText({ title, definition, unit, notes = [], lines, times, col
     ...lines.flatMap((_, i) => [columns[i][at], ...(bands?.[i] ? [bands[i][0][at], bands[i][1][at]] : [])]),
   ]);
   return [
-    ...head.map((line) => `# ${line.replaceAll("\n", " ")}`),
+    ...head.map(remark),
     ["time (UTC)", ...names].map(quoted).join(","),
     ...rows.map((row) => row.map((value) => value ?? "").join(",")),
     "",

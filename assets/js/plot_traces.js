@@ -135,7 +135,7 @@ export function eventTrace(markers) {
   };
 }
 
-export function shapesOf(markers, gaps) {
+function shapesOf(markers, gaps) {
   const across = { xref: "x", yref: "paper", y0: 0, y1: 1 };
   const lines = markers.map(({ t, hue }) => ({
     type: "line",
@@ -157,7 +157,7 @@ export function shapesOf(markers, gaps) {
 }
 
 /** Why nothing is drawn, where there is room to say so. */
-export function gapNotes(gaps, [start, end], widthPx) {
+function gapNotes(gaps, [start, end], widthPx) {
   return gaps
     .filter(({ from, to, reason }) => (widthPx * (to - from)) / (end - start) > LETTER_PX * reason.length)
     .map(({ from, to, reason }) => ({

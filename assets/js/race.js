@@ -226,11 +226,12 @@ export function mount(element) {
   });
   welcome();
   paintList();
-  watchJobs(look);
+  const stopJobs = watchJobs(look);
   return {
     destroy() {
       destroyed = true;
       stopWatch();
+      stopJobs();
       shown?.result.destroy();
     },
   };

@@ -44,7 +44,7 @@ function noBody(request) {
       ? null
       : h(
           "a",
-          { class: "pz-button pz-secondary", href: "/settings" },
+          { class: "pz-button pz-secondary", href: "/settings?tab=retention" },
           icon("sliders"),
           h("span", {}, t("req_to_settings")),
         ),

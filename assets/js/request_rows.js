@@ -7,6 +7,7 @@ import { live } from "./live.js";
 import { fits, queryOf } from "./request_address.js";
 
 const PAGE = 60;
+const MOST_ADDED = 1000; // rows that came live, before the list is read anew: a page may stay open for days
 const MOST_LOOKS = 6; // pages asked for in a row while a search brings nothing
 
 export class RequestRows {
@@ -18,6 +19,7 @@ export class RequestRows {
   #filters = {};
   #question = 0;
   #pending = null;
+  #added = 0; // live, since the list was last read from its beginning
 
   constructor(onChange, onRow = () => {}) {
     this.onChange = onChange;
@@ -32,6 +34,7 @@ export class RequestRows {
     this.rows = [];
     this.nextBefore = null;
     this.loaded = false;
+    this.#added = 0;
     await this.#ask(null);
   }
 
@@ -41,16 +44,17 @@ export class RequestRows {
 
   /** What happened while the socket was away is read anew; older pages stay. */
   async #refresh() {
-    if (!this.loading) await this.#ask(null, true);
+    if (!this.loading) await this.#ask(null, "before");
   }
 
-  async #ask(before, merge = false) {
+  /** how: "behind" the rows there are, "before" them, or "instead" of them. */
+  async #ask(before, how = "behind") {
     const question = ++this.#question;
     this.loading = true;
     this.error = null;
     this.#changed();
     try {
-      await this.#read(before, merge, question);
+      await this.#read(before, how, question);
     } catch (error) {
       if (error.status === undefined) throw error;
       if (question === this.#question) this.error = error;
@@ -62,7 +66,7 @@ export class RequestRows {
   }
 
   /** One page that has rows, or the last of a few that have none: a search looks through a part of the list a time. */
-  async #read(before, merge, question) {
+  async #read(before, how, question) {
     let next = before;
     for (let look = 0; look < MOST_LOOKS; look++) {
       const query = { ...queryOf(this.#filters), limit: PAGE };
@@ -71,11 +75,11 @@ export class RequestRows {
       if (question !== this.#question) return;
       next = page.next_before;
       const known = new Map(page.requests.map((row) => [row.id, row]));
-      const others = this.rows.filter((row) => !known.has(row.id));
-      this.rows = merge ? [...page.requests, ...others] : [...others, ...page.requests];
+      const others = how === "instead" ? [] : this.rows.filter((row) => !known.has(row.id));
+      this.rows = how === "before" ? [...page.requests, ...others] : [...others, ...page.requests];
       if (page.requests.length || next === null) break;
     }
-    if (!merge) this.nextBefore = next;
+    if (how !== "before") this.nextBefore = next;
   }
 
   #take(row) {
@@ -84,9 +88,17 @@ export class RequestRows {
     const belongs = fits(row, this.#filters);
     if (place >= 0 && belongs) this.rows[place] = row;
     else if (place >= 0) this.rows.splice(place, 1);
-    else if (belongs && this.loaded) this.rows.unshift(row);
+    else if (belongs && this.loaded) this.#add(row);
     else return;
     this.#changed();
+  }
+
+  #add(row) {
+    this.rows.unshift(row);
+    this.#added += 1;
+    if (this.#added < MOST_ADDED || this.loading) return;
+    this.#added = 0;
+    this.#ask(null, "instead");
   }
 
   #changed() {

@@ -87,10 +87,7 @@ class RequestsPage {
   #onKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog"))
       return;
-    if (event.key === "/" && !this.#detail) {
-      event.preventDefault();
-      this.list.querySelector("#pz-req-search").focus();
-    } else if (event.key === "Escape" && this.#detail && !document.querySelector("dialog[open]")) {
+    if (event.key === "Escape" && this.#detail && !document.querySelector("dialog[open]")) {
       this.#go({ filters: this.#address.filters });
     }
   }

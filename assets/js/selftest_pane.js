@@ -27,8 +27,7 @@ export function createSelftestPane(engine) {
   );
   let job = null;
   let ended = null; // the job whose end was looked at
-  let gone = false;
-  watchJobs(() => gone || follow());
+  const leave = watchJobs(follow);
 
   async function start() {
     run.disabled = true;
@@ -71,5 +70,5 @@ export function createSelftestPane(engine) {
   }
 
   refresh();
-  return { element, refresh, destroy: () => (gone = true) };
+  return { element, refresh, destroy: leave };
 }

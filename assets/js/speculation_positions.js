@@ -69,7 +69,7 @@ export function createPlaceStrip() {
   const paint = () => drawStrip(canvas, bins, at);
   const sizes = new ResizeObserver(paint);
   sizes.observe(canvas);
-  onThemeChange(paint);
+  const leaveTheme = onThemeChange(paint);
   details.addEventListener("toggle", () => showTwin());
 
   function showTwin() {
@@ -102,7 +102,11 @@ export function createPlaceStrip() {
     paint();
     showTwin();
   }
-  return { element, draw, destroy: () => sizes.disconnect() };
+  const destroy = () => {
+    sizes.disconnect();
+    leaveTheme();
+  };
+  return { element, draw, destroy };
 }
 
 const stretchText = ({ from, to, places }, only) =>

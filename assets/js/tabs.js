@@ -38,7 +38,9 @@ export function createTabs(entries, label, onChoose) {
       const chosen = node.dataset.tab === name;
       node.setAttribute("aria-selected", String(chosen));
       node.tabIndex = chosen ? 0 : -1;
-      if (chosen) panel.setAttribute("aria-labelledby", node.id);
+      if (!chosen) continue;
+      panel.setAttribute("aria-labelledby", node.id);
+      requestAnimationFrame(() => node.scrollIntoView({ inline: "center", block: "nearest" })); // of a row that scrolls
     }
   }
 

@@ -4,7 +4,7 @@
 import { button, h } from "./dom.js";
 import { t } from "./i18n.js";
 
-export const SPANS = { "5m": 300, "1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400 };
+const SPANS = { "5m": 300, "1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400 };
 const LONGEST_S = 90 * 86400; // nothing older is kept
 const CUSTOM = /^(\d{9,11})-(\d{9,11})$/;
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from app.conversation_files import exported, imported
+from app.conversation_schemas import MAX_IMPORTED_MESSAGES
 from app.errors import ApiError
 from db.rows import ConversationRow, MessageRow
 from tests.app.harness import Client, make_home, make_settings, serving
@@ -130,3 +131,11 @@ def test_over_the_api_a_chat_comes_back_as_it_was(client: Client) -> None:
     assert (
         client.post("/api/conversations/import", json={"text": "Hi"}).json()["detail"].startswith("the file has none")
     )
+
+
+def test_a_file_of_too_many_messages_is_refused_in_every_form() -> None:
+    turns = [{"role": ("user", "assistant")[place % 2], "content": "x"} for place in range(MAX_IMPORTED_MESSAGES + 2)]
+    marked = "\n\n".join(f"<!-- pizarra:{turn['role']} -->\nx" for turn in turns)
+    for text in (json.dumps(turns), marked):
+        with pytest.raises(ApiError, match="no more than"):
+            imported(text)

@@ -63,6 +63,12 @@ def test_memory_of_a_gpu_is_in_parts_that_add_up() -> None:
     assert (host["weights"], host["runtime"]) == (0, 3), "on the host it holds its process only"
 
 
+def test_a_driver_that_hides_processes_leaves_what_the_engine_stated() -> None:
+    found = by_name(_gpu(sample(card(), gpu=None), [engine("cuda:0")])["parts"])
+    assert (found["weights"], found["kv"], found["runtime"], found["other"]) == (8, 20, 0, 19)
+    assert sum(found.values()) == 80
+
+
 def test_what_a_gpu_does_not_tell_is_not_zero() -> None:
     assert _gpu(sample(card(None)), [])["parts"] is None
     assert _gpu(sample(card(), card()), [])["parts"] is None, "one bar cannot show two cards"

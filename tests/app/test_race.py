@@ -122,6 +122,9 @@ def test_a_race_waits_for_other_requests_and_can_be_cancelled(client: Client) ->
     assert (waiting["stage"], waiting["done"], waiting["message"]) == ("race_waiting", 0, "1")
     refused = client.post(url(client), json=CHALK)
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:pizarra:race_running")
+    for other_job in ("benchmark", "selftest"):
+        refused = client.post(url(client).replace("/race", f"/{other_job}"), json={})
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:pizarra:race_running"), other_job
     newest = client.get("/api/requests?limit=1").json()["requests"][0]["id"]
     client.post(f"/api/requests/{newest}/cancel")
     other.join(30)

@@ -207,3 +207,44 @@ def test_small_numbers_are_no_zeros_and_zero_is_no_fraction(tab: Tab) -> None:
         }"""
     )
     assert shown == ["0 MiB", "2.00 KiB", "95 K", "135 M"]
+
+
+def test_a_csv_holds_no_formula(tab: Tab) -> None:
+    text = tab.page.evaluate(
+        """async () => {
+          const { csvText } = await import("/assets/js/plot_export.js");
+          const lines = [{ name: "=1+1" }, { name: 'a,"b' }];
+          const notes = ["Engine: x,=cmd()\\r\\n@y"];
+          const values = { times: [0], columns: [[-1.5], [null]] };
+          return csvText({ title: "T", definition: "D", unit: "", lines, notes, ...values });
+        }"""
+    )
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [
+        'time (UTC),\'=1+1,"a,""b"',
+        "1970-01-01T00:00:00.000Z,-1.5,",
+    ]
+    assert "# Engine: x;=cmd() @y" in text.splitlines()
+
+
+def test_a_list_of_requests_that_stays_open_does_not_grow_for_ever(tab: Tab) -> None:
+    longest, last = tab.page.evaluate(
+        """async () => {
+          const { api } = await import("/assets/js/api.js");
+          const { live } = await import("/assets/js/live.js");
+          const { RequestRows } = await import("/assets/js/request_rows.js");
+          let take = null;
+          live.subscribe = (topic, listener) => ((take = listener), () => {});
+          api.requestPage = async () => ({ requests: [{ id: "newest" }], next_before: 7 });
+          const rows = new RequestRows(() => {});
+          await rows.search({});
+          let longest = 0;
+          for (let n = 0; n < 2500; n += 1) {
+            take({ id: `r${n}` });
+            longest = Math.max(longest, rows.rows.length);
+            if (n % 100 === 0) await new Promise((resolve) => setTimeout(resolve));
+          }
+          return [longest, rows.nextBefore];
+        }"""
+    )
+    assert longest < 1300
+    assert last == 7

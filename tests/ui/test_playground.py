@@ -104,7 +104,7 @@ def test_an_answer_goes_on_behind_another_tab_and_stop_ends_it_in_the_engine(tab
     tokens = f"document.querySelectorAll('{SHEET} .pz-tok').length"
     page.wait_for_function(f"{tokens} > 3", timeout=WAIT_MS)
     page.click("#pz-tab-tokenizer")
-    assert "tab=tokenizer" in page.url
+    assert page.url.endswith("/playground?tab=tokenizer"), "a reload leads back to the tab"
     seen = page.evaluate(tokens)
     page.wait_for_function(f"{tokens} > {seen + 10}", timeout=WAIT_MS)
     page.click("#pz-tab-completion")

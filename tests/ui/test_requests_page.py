@@ -165,7 +165,7 @@ def test_texts_are_text_and_can_be_deleted(tab: Tab, client: Client) -> None:
     )
     page.get_by_role("button", name="Delete the texts").click()
     page.locator("dialog .pz-danger").click()
-    expect(page.locator("[data-part=texts] a")).to_have_attribute("href", "/settings", timeout=WAIT_MS)
+    expect(page.locator("[data-part=texts] a")).to_have_attribute("href", "/settings?tab=retention", timeout=WAIT_MS)
     assert client.get(f"/api/requests/{kept['id']}").json()["body"] is None
     assert tab.problems == []
 
