@@ -11,7 +11,7 @@ const WAIT_MS = 120; // arrow keys run over tokens
 
 /** createInspector({move}) -> {element, show(place), clear()}; a place is {engine, request, ids, index, sample, seed}. */
 export function createInspector({ move }) {
-  const title = h("h3", {}, t("play_inspector"));
+  const title = h("h2", {}, t("play_inspector"));
   const said = h("p", { class: "pz-hint", role: "status" }, t("play_inspector_empty"));
   const body = h("div", { class: "pz-play-inspected" });
   const steps = [

@@ -3,6 +3,7 @@
 
 import { fill, h, icon } from "./dom.js";
 import { t } from "./i18n.js";
+import { reveal } from "./tabs.js";
 
 const TABS = {
   completion: () => import("./play_completion.js"),
@@ -39,10 +40,11 @@ export function mount(element) {
 
   function move(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
+    const to = { Home: 0, End: names.length - 1 }[event.key];
+    if (step === undefined && to === undefined) return;
     event.preventDefault();
     const at = names.indexOf(document.activeElement?.dataset.tab);
-    const next = names[(at + step + names.length) % names.length];
+    const next = names[to ?? (at + step + names.length) % names.length];
     buttons.get(next).focus();
     open(next, true);
   }
@@ -55,7 +57,7 @@ export function mount(element) {
       const chosen = other === name;
       one.setAttribute("aria-selected", String(chosen));
       one.tabIndex = chosen ? 0 : -1;
-      if (chosen) requestAnimationFrame(() => one.scrollIntoView({ inline: "center", block: "nearest" }));
+      if (chosen) reveal(one);
     }
   }
 

@@ -38,9 +38,16 @@ export function createTabs(entries, label, onChoose) {
       const chosen = node.dataset.tab === name;
       node.setAttribute("aria-selected", String(chosen));
       node.tabIndex = chosen ? 0 : -1;
-      if (chosen) panel.setAttribute("aria-labelledby", node.id);
+      if (!chosen) continue;
+      panel.setAttribute("aria-labelledby", node.id);
+      reveal(node);
     }
   }
 
   return { element, panel, show };
+}
+
+/** On a narrow screen the row scrolls: the chosen tab is never outside of it. */
+export function reveal(tab) {
+  requestAnimationFrame(() => tab.scrollIntoView({ inline: "center", block: "nearest" }));
 }
