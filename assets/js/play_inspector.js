@@ -125,7 +125,7 @@ function topTable(place, token) {
   return h(
     "div",
     { class: "pz-table-wrap" },
-    h("h4", {}, t("play_top_caption")),
+    h("h3", {}, t("play_top_caption")),
     h(
       "table",
       { class: "pz-table pz-play-top", "aria-label": t("play_top_caption") },
@@ -145,7 +145,7 @@ function chainTable(place) {
       h(
         "div",
         { class: "pz-table-wrap" },
-        h("h4", {}, t("play_chain_caption")),
+        h("h3", {}, t("play_chain_caption")),
         h(
           "table",
           { class: "pz-table pz-play-chain", "aria-label": t("play_chain_caption") },
