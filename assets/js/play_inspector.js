@@ -11,7 +11,7 @@ const WAIT_MS = 120; // arrow keys run over tokens
 
 /** createInspector({move}) -> {element, show(place), clear()}; a place is {engine, request, ids, index, sample, seed}. */
 export function createInspector({ move }) {
-  const title = h("h3", {}, t("play_inspector"));
+  const title = h("h2", {}, t("play_inspector"));
   const said = h("p", { class: "pz-hint", role: "status" }, t("play_inspector_empty"));
   const body = h("div", { class: "pz-play-inspected" });
   const steps = [
@@ -125,7 +125,7 @@ function topTable(place, token) {
   return h(
     "div",
     { class: "pz-table-wrap" },
-    h("h4", {}, t("play_top_caption")),
+    h("h3", {}, t("play_top_caption")),
     h(
       "table",
       { class: "pz-table pz-play-top", "aria-label": t("play_top_caption") },
@@ -145,7 +145,7 @@ function chainTable(place) {
       h(
         "div",
         { class: "pz-table-wrap" },
-        h("h4", {}, t("play_chain_caption")),
+        h("h3", {}, t("play_chain_caption")),
         h(
           "table",
           { class: "pz-table pz-play-chain", "aria-label": t("play_chain_caption") },

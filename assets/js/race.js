@@ -49,7 +49,7 @@ export function mount(element) {
         { class: "pz-board-main" },
         problem,
         h("div", { class: "pz-card pz-race-card" }, stage),
-        h("section", { class: "pz-card" }, h("h3", {}, t("race_earlier")), earlier),
+        h("section", { class: "pz-card" }, h("h2", {}, t("race_earlier")), earlier),
       ),
     ),
   );
@@ -126,7 +126,7 @@ export function mount(element) {
       name === "race_waiting" ? t("race_waiting_for", { n: message }) : name ? word("stage", name) : t("waiting");
     fill(
       stage,
-      h("h3", {}, t("race_running")),
+      h("h2", {}, t("race_running")),
       h("progress", {
         class: "pz-progress",
         max: 1,

@@ -31,7 +31,7 @@ function verdict({ speedup, repeats, ways }) {
   return h(
     "section",
     { class: "pz-race-verdict", "data-verdict": drafted ? speedup.verdict : "not_enough_data" },
-    h("h3", {}, t(`race_verdict_${speedup.verdict}`, { value: times(value) })),
+    h("h2", {}, t(`race_verdict_${speedup.verdict}`, { value: times(value) })),
     drafted ? null : h("p", { class: "pz-warn" }, t("race_nothing_drafted")),
     low === null
       ? null

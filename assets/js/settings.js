@@ -2,6 +2,7 @@
 
 import { fill, h } from "./dom.js";
 import { t } from "./i18n.js";
+import { reveal } from "./tabs.js";
 
 const TABS = ["appearance", "alerts", "retention", "about"];
 
@@ -19,8 +20,10 @@ export function mount(element) {
     const wanted = new URLSearchParams(location.search).get("tab");
     const name = TABS.includes(wanted) ? wanted : TABS[0];
     for (const link of links) {
-      if (link.dataset.tab === name) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
+      if (link.dataset.tab === name) {
+        link.setAttribute("aria-current", "page");
+        reveal(link);
+      } else link.removeAttribute("aria-current");
     }
     const turn = ++asked;
     const module = await import(`./settings_${name}.js`);

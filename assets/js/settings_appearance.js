@@ -52,7 +52,7 @@ export function row(name, hint, control) {
   return h(
     "div",
     { class: "pz-set-row" },
-    h("div", { class: "pz-grow" }, h("h3", {}, name), hint ? h("p", { class: "pz-hint" }, hint) : null),
+    h("div", { class: "pz-grow" }, h("h2", {}, name), hint ? h("p", { class: "pz-hint" }, hint) : null),
     h("div", { class: "pz-set-control" }, control),
   );
 }

@@ -40,9 +40,14 @@ export function createTabs(entries, label, onChoose) {
       node.tabIndex = chosen ? 0 : -1;
       if (!chosen) continue;
       panel.setAttribute("aria-labelledby", node.id);
-      requestAnimationFrame(() => node.scrollIntoView({ inline: "center", block: "nearest" })); // of a row that scrolls
+      reveal(node);
     }
   }
 
   return { element, panel, show };
+}
+
+/** On a narrow screen the row scrolls: the chosen tab is never outside of it. */
+export function reveal(tab) {
+  requestAnimationFrame(() => tab.scrollIntoView({ inline: "center", block: "nearest" }));
 }

@@ -66,7 +66,7 @@ def test_a_completion_is_its_tokens_and_each_can_be_inspected(tab: Tab, client: 
     expect(status(page)).to_contain_text(f"{answer['usage']['prompt_tokens']} in, 6 out")
     page.locator(f"{SHEET} [data-index='1']").click()
     page.keyboard.press("ArrowRight")
-    expect(page.locator(".pz-play-inspector h3")).to_have_text("Token 3 of 6")
+    expect(page.locator(".pz-play-inspector h2")).to_have_text("Token 3 of 6")
     engine = client.get("/api/engines").json()["engines"][0]["id"]
     question = {"request": body, "answer_token_ids": choice["token_ids"], "positions": [2], "top": 10}
     place = client.post(f"/api/engines/{engine}/inspect", json=question).json()["places"][0]

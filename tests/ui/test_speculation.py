@@ -74,7 +74,7 @@ def test_a_loaded_engine_shows_who_drafts_what_it_gains_and_how_its_self_test_en
     expect(line).to_contain_text("drafts by suffix, gain not measured yet", timeout=WAIT_MS)
     expect(line).to_contain_text("self-test not tested yet")
     client.post("/v1/completions", json={"prompt": "MEASURED pays", "max_tokens": 4})
-    expect(line).to_contain_text("drafts by suffix, 1.50x measured (pays)", timeout=WAIT_MS)
+    expect(line).to_contain_text("drafts by suffix, ×1.50 measured (pays)", timeout=WAIT_MS)
     client.post("/v1/completions", json={"prompt": "DRAFT PROPOSER OFF", "max_tokens": 4})
     expect(line).to_contain_text("suffix off: 12 % of its drafts were right", timeout=WAIT_MS)
     client.post("/v1/completions", json={"prompt": "PROPOSER ON", "max_tokens": 4})
