@@ -178,16 +178,20 @@ def test_zoom_survives_live_updates(server_url: str, open_page: Opener) -> None:
     shown = "document.querySelector('.pz-plots .pz-card:nth-child(3) .js-plotly-plot')"
     with open_page(server_url) as tab:
         page = tab.go("/monitor")
-        page.wait_for_function(f"{shown}?.data?.some((trace) => trace.y.length > 3)", timeout=30_000)
+        page.wait_for_function(f"{shown}?.data?.some((trace) => trace.y.length > 3)", timeout=LOAD_MS)
         box = page.locator(".pz-plots .pz-card").nth(2).locator(".nsewdrag").bounding_box()
         assert box is not None
+        span = f"(([from, to]) => new Date(to) - new Date(from))({shown}._fullLayout.xaxis.range)"
+        whole = page.evaluate(span)
         page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 40)
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 41, steps=5)
         page.mouse.up()
+        page.wait_for_function(f"(before) => {span} < 0.6 * before", arg=whole, timeout=LOAD_MS)
         zoomed = page.evaluate(f"{shown}._fullLayout.xaxis.range")
-        points = page.evaluate(f"{shown}.data.at(-1).x.at(-1).valueOf()")
-        page.wait_for_function(f"(before) => {shown}.data.at(-1).x.at(-1).valueOf() > before + 1500", arg=points)
+        newest = f"Math.max(...{shown}.data.flatMap((trace) => trace.x).map((x) => x.valueOf()))"
+        before = page.evaluate(newest)
+        page.wait_for_function(f"(before) => {newest} > before + 1500", arg=before, timeout=LOAD_MS)
         assert page.evaluate(f"{shown}._fullLayout.xaxis.range") == zoomed
         page.click("[data-range='1h']")
         page.wait_for_function(f"(before) => {shown}._fullLayout.xaxis.range[0] !== before", arg=zoomed[0])

@@ -105,7 +105,8 @@ def test_forty_thousand_blocks(tab: Tab) -> None:
     page.evaluate(COUNT_CALLS)
     for _ in range(UPDATES):
         server.push()
-    drawn = page.evaluate("window.drawCalls")
+    calls: dict[str, int] = page.evaluate("window.drawCalls")
+    drawn = {name: times for name, times in calls.items() if not name.startswith("pz-kv-strip ")}
     # an update is one image in one go, whatever the number of blocks: no call a cell, no new buffer
     cells, over = "pz-kv-cells", "pz-kv-over"
     assert drawn == dict.fromkeys((f"{cells} putImageData", f"{over} setTransform", f"{over} clearRect"), UPDATES)
