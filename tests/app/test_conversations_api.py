@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,15 +130,20 @@ def test_stop_keeps_the_text_and_stops_the_engine(client: Client) -> None:
     assert client.post(f"/api/conversations/{conversation['id']}/stop").status_code == 202
 
 
-def test_text_is_on_disk_within_half_a_second(client: Client, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_text_is_on_disk_while_it_is_written(client: Client, tmp_path_factory: pytest.TempPathFactory) -> None:
     conversation = create(client)
     started = generate(client, conversation, "SLOW ENDLESS")
-    time.sleep(0.9)
     home = client.get("/health").json()["home"]
     store = _open_for_reading(Path(home))
-    message = store.get_message(started["assistant_message"]["id"])
-    assert message is not None
-    assert len(message.content) >= 5
+
+    def on_disk() -> str:
+        message = store.get_message(started["assistant_message"]["id"])
+        assert message is not None
+        return message.content
+
+    first = client.until(on_disk)
+    client.until(lambda: len(on_disk()) > len(first))
+    assert get(client, conversation)["generating"]
     client.post(f"/api/conversations/{conversation['id']}/stop")
     finished(client, conversation)
 

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,9 +89,7 @@ def test_load_unload_and_the_receipt(client: Client) -> None:
 
 def test_a_dying_engine_is_noticed_told_and_can_be_loaded_again(loaded: Client) -> None:
     dead = engine(loaded)["id"]
-    started = time.monotonic()
     response = ask(loaded, "CRASH")
-    assert time.monotonic() - started < 2
     assert response.status_code == 503
     assert response.json()["error"]["code"] == "engine_failed"
     assert "SIGKILL" in response.json()["error"]["message"]

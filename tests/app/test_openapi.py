@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import requests
 import schemathesis
 from hypothesis import HealthCheck, given, seed, settings
 from schemathesis.checks import not_a_server_error
@@ -71,25 +72,37 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield client
 
 
+@pytest.fixture(scope="module")
 def document(client: Client) -> schemathesis.BaseSchema:
+    """Read once: it is large, and so is what is made of it."""
     return schemathesis.openapi.from_dict(client.get("/openapi.json").json())
 
 
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    """One connection for all calls."""
+    with requests.Session() as opened:
+        opened.trust_env = False
+        yield opened
+
+
 @pytest.mark.parametrize("path", ANSWERS)
-def test_what_fits_the_document_is_answered(client: Client, path: str) -> None:
+def test_what_fits_the_document_is_answered(
+    client: Client, document: schemathesis.BaseSchema, session: requests.Session, path: str
+) -> None:
     """A model of another name is refused before anything is read, so the default one is asked."""
     statuses = []
 
     @seed(1)
     @settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(case=document(client)[path]["POST"].as_strategy())
+    @given(case=document[path]["POST"].as_strategy())
     def ask(case: schemathesis.Case) -> None:
         if isinstance(case.body, dict):
             case.body.pop("model", None)
             case.body["stream"] = False
             if path in CHATS and len(statuses) % 2:  # what no schema says does not get in the way
                 case.body = {name: value for name, value in case.body.items() if "tool" not in name} | CHATS[path]
-        response = case.call(base_url=str(client.base_url), timeout=20)
+        response = case.call(base_url=str(client.base_url), session=session, timeout=20)
         case.validate_response(response, checks=[not_a_server_error])
         if response.status_code != 200:
             assert response.json()["error"]["type"] == "invalid_request_error"
@@ -100,12 +113,14 @@ def test_what_fits_the_document_is_answered(client: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "method"), OTHERS)
-def test_nothing_that_fits_the_document_breaks_the_server(client: Client, path: str, method: str) -> None:
+def test_nothing_that_fits_the_document_breaks_the_server(
+    client: Client, document: schemathesis.BaseSchema, session: requests.Session, path: str, method: str
+) -> None:
     @seed(1)
     @settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(case=document(client)[path][method].as_strategy())
+    @given(case=document[path][method].as_strategy())
     def ask(case: schemathesis.Case) -> None:
-        response = case.call(base_url=str(client.base_url), timeout=20)
+        response = case.call(base_url=str(client.base_url), session=session, timeout=20)
         case.validate_response(response, checks=[not_a_server_error])
 
     ask()

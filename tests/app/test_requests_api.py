@@ -125,8 +125,8 @@ def _ended(client: Client, request_id: str, clock: str = "") -> dict[str, Any] |
 def test_what_the_engine_sums_up_after_the_client_has_gone_is_kept(client: Client) -> None:
     body = {"prompt": "QUEUED SLOW ENDLESS", "max_tokens": 400, "stream": True}
     with client.stream("POST", "/v1/completions", json=body):
-        time.sleep(0.3)
-        row = listed(client, state="queued")[0]
+        row = client.until(lambda: listed(client, state="queued"))[0]
+        time.sleep(0.3)  # so long it waits for blocks
     gone = client.until(lambda: _ended(client, row["id"], clock="engine"))
     assert (gone["stop_cause"], gone["num_output_tokens"]) == ("client_gone", 0)
     assert [phase["name"] for phase in gone["timeline"]["phases"]][-1] == "queue"

@@ -27,8 +27,8 @@ LAST_ANSWER = "[...document.querySelectorAll('.pz-message-assistant .pz-message-
 QUESTION = 'Tell me a very long story about a chalkboard. <img src=x onerror="window.hacked = true"> **now**'
 
 
-def _chip(page: Page, state: str, timeout: float = LOAD_MS) -> None:
-    page.wait_for_selector(f".pz-head .pz-chip[data-state={state}]", timeout=timeout)
+def _chip(page: Page, state: str) -> None:
+    page.wait_for_selector(f".pz-head .pz-chip[data-state={state}]", timeout=LOAD_MS)
 
 
 def _ask(page: Page, text: str) -> None:
@@ -68,7 +68,7 @@ def test_from_nothing_to_a_chat_and_back(unloaded_url: str, open_page: Opener) -
         expect(page.locator(".pz-message-stats")).to_contain_text(
             re.compile(r"stopped at token \d+"), timeout=ANSWER_MS
         )
-        wait_for("an idle engine after Stop", lambda: _running(unloaded_url) == 0, 10)
+        wait_for("an idle engine after Stop", lambda: _running(unloaded_url) == 0, 60)
         expect(page.locator(".pz-message-user .pz-message-text")).to_have_text(QUESTION)
         assert not page.evaluate("window.hacked === true")
         first = _answer(page)
@@ -140,10 +140,10 @@ def test_a_restart_loses_nothing_and_the_page_comes_back(loaded_url: str, server
         page.wait_for_selector(".pz-message-assistant[data-state=complete]", timeout=ANSWER_MS)
         answer = _answer(page)
         server.stop()
-        expect(page.locator(".pz-head")).to_have_class(re.compile("pz-stale"), timeout=15_000)
+        expect(page.locator(".pz-head")).to_have_class(re.compile("pz-stale"), timeout=LOAD_MS)
         expect(page.locator(".pz-age")).to_contain_text(re.compile(r"stale \d+ s"))
         server.start()
-        expect(page.locator(".pz-head")).not_to_have_class(re.compile("pz-stale"), timeout=60_000)
+        expect(page.locator(".pz-head")).not_to_have_class(re.compile("pz-stale"), timeout=LOAD_MS)
         _chip(page, "no_model")
         assert _answer(page) == answer
         page.reload()
@@ -167,9 +167,9 @@ def test_the_playground_goes_on_from_a_text_and_stops(loaded_url: str, open_page
         page.fill("[name=temperature]", "0")
         page.fill("[name=max_tokens]", "2000")
         page.click(".pz-play-go")
-        wait_for("a running completion", lambda: _running(loaded_url) == 1, 30)
+        wait_for("a running completion", lambda: _running(loaded_url) == 1, 60)
         page.click(".pz-play-stop")
-        wait_for("an idle engine after Stop", lambda: _running(loaded_url) == 0, 20)
+        wait_for("an idle engine after Stop", lambda: _running(loaded_url) == 0, 60)
         expect(page.locator(".pz-play-status")).to_contain_text("stopped")
         assert tab.problems == []
 
@@ -178,16 +178,20 @@ def test_zoom_survives_live_updates(server_url: str, open_page: Opener) -> None:
     shown = "document.querySelector('.pz-plots .pz-card:nth-child(3) .js-plotly-plot')"
     with open_page(server_url) as tab:
         page = tab.go("/monitor")
-        page.wait_for_function(f"{shown}?.data?.some((trace) => trace.y.length > 3)", timeout=30_000)
+        page.wait_for_function(f"{shown}?.data?.some((trace) => trace.y.length > 3)", timeout=LOAD_MS)
         box = page.locator(".pz-plots .pz-card").nth(2).locator(".nsewdrag").bounding_box()
         assert box is not None
+        span = f"(([from, to]) => new Date(to) - new Date(from))({shown}._fullLayout.xaxis.range)"
+        whole = page.evaluate(span)
         page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 40)
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 41, steps=5)
         page.mouse.up()
+        page.wait_for_function(f"(before) => {span} < 0.6 * before", arg=whole, timeout=LOAD_MS)
         zoomed = page.evaluate(f"{shown}._fullLayout.xaxis.range")
-        points = page.evaluate(f"{shown}.data.at(-1).x.at(-1).valueOf()")
-        page.wait_for_function(f"(before) => {shown}.data.at(-1).x.at(-1).valueOf() > before + 1500", arg=points)
+        newest = f"Math.max(...{shown}.data.flatMap((trace) => trace.x).map((x) => x.valueOf()))"
+        before = page.evaluate(newest)
+        page.wait_for_function(f"(before) => {newest} > before + 1500", arg=before, timeout=LOAD_MS)
         assert page.evaluate(f"{shown}._fullLayout.xaxis.range") == zoomed
         page.click("[data-range='1h']")
         page.wait_for_function(f"(before) => {shown}._fullLayout.xaxis.range[0] !== before", arg=zoomed[0])
@@ -275,8 +279,8 @@ def test_an_engine_that_dies_is_shown_with_its_cause(loaded_url: str, open_page:
         page = tab.go("/models")
         _chip(page, "ready")
         os.kill(pid, signal.SIGKILL)
-        _chip(page, "failed", timeout=10_000)
+        _chip(page, "failed")
         card = page.locator("[data-model=smollm2-135m-instruct]")
-        expect(card.locator(".pz-problem")).to_be_visible(timeout=10_000)
+        expect(card.locator(".pz-problem")).to_be_visible(timeout=LOAD_MS)
         expect(card.locator(".pz-primary")).to_contain_text("Load")
         assert tab.problems == []

