@@ -92,7 +92,7 @@ class ChatPage {
       if (could === this.#ready().length > 0) this.#drawComposer();
       else this.#draw();
     });
-    watchJobs(() => this.#drawComposer());
+    watchJobs(() => this.#jobsChanged());
     onOfferedModel(() => this.#drawComposer());
     live.onReconnect(() => {
       this.list.refresh();
@@ -336,7 +336,7 @@ class ChatPage {
     const ready = this.#ready().length > 0;
     if (!this.#generating) this.#stopping = false;
     if (this.#tree.byId.size) this.thread.show(this.#conversation, this.#tree, ready && !this.#generating);
-    else this.thread.showEmpty(this.#welcome(ready));
+    else this.thread.showEmpty(this.#welcome());
     setText(this.title, this.#conversation?.title || t("new_chat"));
     this.exporter.hidden = !this.#tree.byId.size;
     this.#drawComposer();
@@ -344,6 +344,17 @@ class ChatPage {
 
   #bringingUp() {
     return bringingUp(loadingEngine(this.#header)?.model_id ?? offeredModel(this.#header?.default_model_id));
+  }
+
+  #jobsChanged() {
+    const words = this.thread.element.querySelector("[data-welcome]");
+    if (words) setText(words, this.#welcomeText());
+    this.#drawComposer();
+  }
+
+  #welcomeText() {
+    if (this.#ready().length) return t("chat_welcome_text");
+    return t(this.#bringingUp() ? "chat_welcome_loading" : "chat_welcome_no_model");
   }
 
   #drawComposer() {
@@ -360,13 +371,13 @@ class ChatPage {
     });
   }
 
-  #welcome(ready) {
+  #welcome() {
     return h(
       "div",
       { class: "pz-welcome" },
       h("img", { src: "/assets/icons/favicon.svg", alt: "", width: 56, height: 56 }),
       h("h2", {}, t("chat_welcome")),
-      h("p", {}, t(ready ? "chat_welcome_text" : this.#bringingUp() ? "chat_welcome_loading" : "chat_welcome_no_model")),
+      h("p", { dataset: { welcome: "" } }, this.#welcomeText()),
     );
   }
 }
