@@ -20,7 +20,10 @@ MessageState = Literal["complete", "streaming", "interrupted", "failed"]
 
 
 class Sampling(Incoming):
-    """How answers of a conversation are drawn; an absent field takes the model server's default."""
+    """How answers of a conversation are drawn; an absent field takes the model server's default.
+
+    trace: keep each answer's steps for the chalkboard, see GET /api/requests/{id}/trace.
+    """
 
     temperature: float | None = Field(default=None, ge=0, le=10)
     top_k: int | None = Field(default=None, ge=0, le=2**31)
@@ -28,6 +31,7 @@ class Sampling(Incoming):
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = Field(default=None, ge=0, lt=2**64)
     max_tokens: int | None = Field(default=None, ge=1, le=2**31)
+    trace: bool | None = None
 
 
 class Attachment(Incoming):

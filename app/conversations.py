@@ -213,12 +213,13 @@ class ConversationService:
     async def _generation(self, engine: Engine, row: ConversationRow, turns: Turns) -> tuple[Generation, AnswerParser]:
         prompt = await self._encode(engine, row.system_prompt, turns)
         wishes = dict(row.sampling)
+        trace = bool(wishes.pop("trace", False))
         # an answer may be shorter than asked where the context ends: it says "length" then, and the chat can go on
         limit = room_for_output(engine, len(prompt), wishes.pop("max_tokens", None), clip=True)
         sampling = sampling_params(engine.sampling_defaults, max_tokens=limit, **wishes)
         plan = thoughts_plan(engine, prompt, begun=turns.continues is not None)
         given = GivenTexts(messages=lambda: for_template(row.system_prompt, turns))
-        options = RequestOptions(shown_specials=plan.shown_specials, given=given)
+        options = RequestOptions(shown_specials=plan.shown_specials, given=given, trace=trace)
         generation = self._generations.prepare(engine, prompt, sampling, options=options, source="conversation")
         return generation, plan.parser()
 

@@ -302,7 +302,7 @@ class Engines:
             self._record(supervisor)
             if supervisor.state == "loading":
                 progress = supervisor.progress
-                unit = "bytes" if progress.stage == "weights" else "steps"
+                unit = "bytes" if progress.stage in ("weights", "kv_cache") else "steps"
                 handle.stage(progress.stage, progress.done, progress.total, unit, progress.message)
             self._on_change()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 RESAMPLES, SHARE = 2000, 0.95
 LEAST_ROUNDS = 3  # for an interval: fewer rounds say nothing of how they vary
 PAYS, COSTS = 1.05, 0.98  # beyond these the whole interval has to lie
+UNSURE = (0.95, 1.05)  # an interval that reaches beyond both says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Speedup:
     """How many times as fast decoding was with drafts: plain time a token over the other's, of medians.
 
     low, high: the ends of the 95 % interval, None with too few rounds. verdict: "pays", "costs" or "even" by the
-    interval, "not_enough_data" without one.
+    interval, "unsure" where it is too wide to tell, "not_enough_data" without one.
     """
 
     value: float
@@ -52,6 +53,8 @@ def speedup(plain: Sequence[float], drafted: Sequence[float]) -> Speedup:
 def _verdict(low: float, high: float) -> str:
     if low > PAYS:
         return "pays"
+    if low < UNSURE[0] and high > UNSURE[1]:
+        return "unsure"
     return "costs" if high < COSTS else "even"
 
 

@@ -89,7 +89,10 @@ def judged(buckets: Sequence[CostBucket]) -> dict[str, Any]:
         if stale:
             age = max(each.t_s - each.plain_t_s for each in stale)
             return _unknown(figures, steps, {"code": "stale_baseline", "age_s": age, "most_s": FRESH_S})
-        plain = sum(each.plain_steps for each in used)
+        bare = [each for each in used if each.plain_steps < NEEDED_PLAIN_STEPS]
+        if not bare:  # compared, but too few of them
+            return _unknown(figures, steps, {"code": "few_steps", "steps": compared, "needed": NEEDED_STEPS})
+        plain = max(bare, key=lambda each: each.steps).plain_steps  # of the turns that wait for it, not of all
         return _unknown(figures, steps, {"code": "no_baseline", "steps": plain, "needed": NEEDED_PLAIN_STEPS})
     told = {**figures, "steps": compared, "speedup": found.value, "low": found.low, "high": found.high}
     unsure = found.low < UNSURE[0] and found.high > UNSURE[1]

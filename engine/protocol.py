@@ -128,7 +128,7 @@ class Shutdown(_Message, frozen=True):
 
 
 class LoadProgress(_Message, frozen=True):
-    """Where a load stands. `done` and `total` are bytes for the stage "weights", else 0."""
+    """Where a load stands. `done` and `total` are bytes for the stages "weights" and "kv_cache", else steps or 0."""
 
     stage: str  # "start" | "weights" | "kv_cache" | "kernels" | "warm_up"
     done: int = 0

@@ -15,6 +15,7 @@ import { loadingEngine, servingEngines } from "./engine_state.js";
 import { t } from "./i18n.js";
 import { bringUp, bringingUp, stageText, watchJobs } from "./jobs.js";
 import { live } from "./live.js";
+import { offeredModel, onOfferedModel } from "./offered_model.js";
 import { attempt, toast } from "./toast.js";
 
 const CONFLICT = 409;
@@ -50,7 +51,7 @@ class ChatPage {
         this.#conversation
           ? { conversation_id: this.#conversation.id }
           : { system_prompt: this.drawer.values().system_prompt },
-      load: () => bringUp(this.#header.default_model_id),
+      load: () => bringUp(offeredModel(this.#header.default_model_id)),
     });
     this.drawer = createDrawer({ save: (fields) => this.#saveSettings(fields), close: () => this.#toggle("drawer") });
     this.#build(element);
@@ -91,7 +92,8 @@ class ChatPage {
       if (could === this.#ready().length > 0) this.#drawComposer();
       else this.#draw();
     });
-    watchJobs(() => this.#drawComposer());
+    watchJobs(() => this.#jobsChanged());
+    onOfferedModel(() => this.#drawComposer());
     live.onReconnect(() => {
       this.list.refresh();
       this.#loading = null; // one asked for before may be of a server that is gone, or never come
@@ -329,15 +331,30 @@ class ChatPage {
     const ready = this.#ready().length > 0;
     if (!this.#generating) this.#stopping = false;
     if (this.#tree.byId.size) this.thread.show(this.#conversation, this.#tree, ready && !this.#generating);
-    else this.thread.showEmpty(this.#welcome(ready));
+    else this.thread.showEmpty(this.#welcome());
     setText(this.title, this.#conversation?.title || t("new_chat"));
     this.exporter.hidden = !this.#tree.byId.size;
     this.#drawComposer();
   }
 
+  #bringingUp() {
+    return bringingUp(loadingEngine(this.#header)?.model_id ?? offeredModel(this.#header?.default_model_id));
+  }
+
+  #jobsChanged() {
+    const words = this.thread.element.querySelector("[data-welcome]");
+    if (words) setText(words, this.#welcomeText());
+    this.#drawComposer();
+  }
+
+  #welcomeText() {
+    if (this.#ready().length) return t("chat_welcome_text");
+    return t(this.#bringingUp() ? "chat_welcome_loading" : "chat_welcome_no_model");
+  }
+
   #drawComposer() {
     const ready = this.#ready();
-    const job = bringingUp(loadingEngine(this.#header)?.model_id ?? this.#header?.default_model_id);
+    const job = this.#bringingUp();
     this.composer.show({
       conversation: this.#conversation?.id ?? null,
       generating: this.#generating,
@@ -345,17 +362,17 @@ class ChatPage {
       ready: ready.length > 0,
       models: ready,
       loading: job ? t("loading_model", { model: job.subject, stage: stageText(job) }) : null,
-      defaultModel: this.#header?.default_model_id,
+      defaultModel: offeredModel(this.#header?.default_model_id),
     });
   }
 
-  #welcome(ready) {
+  #welcome() {
     return h(
       "div",
       { class: "pz-welcome" },
       h("img", { src: "/assets/icons/favicon.svg", alt: "", width: 56, height: 56 }),
       h("h2", {}, t("chat_welcome")),
-      h("p", {}, t(ready ? "chat_welcome_text" : "chat_welcome_no_model")),
+      h("p", { dataset: { welcome: "" } }, this.#welcomeText()),
     );
   }
 }

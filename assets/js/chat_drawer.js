@@ -25,6 +25,7 @@ export function createDrawer({ save, close }) {
     id: "pz-system",
   });
   const inputs = new Map(FIELDS.map((field) => [field.name, numberInput(field)]));
+  const trace = h("input", { type: "checkbox", id: "pz-trace" });
   const presets = createPresets({ take, values });
   const element = h(
     "aside",
@@ -45,6 +46,7 @@ export function createDrawer({ save, close }) {
       FIELDS.map((field) => labelled(field.name, inputs.get(field.name))),
     ),
     h("p", { class: "pz-hint" }, t("sampling_hint")),
+    h("label", { class: "pz-check", for: "pz-trace", title: t("chat_trace_hint") }, trace, h("span", {}, t("chat_trace"))),
   );
   element.addEventListener("input", (event) => {
     if (event.target.id === "pz-preset") return;
@@ -61,6 +63,7 @@ export function createDrawer({ save, close }) {
   function put({ system_prompt: system, sampling }) {
     prompt.value = system ?? "";
     for (const [name, input] of inputs) input.value = sampling?.[name] ?? "";
+    trace.checked = Boolean(sampling?.trace);
   }
 
   /** A preset's values; what it does not say is the server's default. */
@@ -83,6 +86,7 @@ export function createDrawer({ save, close }) {
   function values() {
     const sampling = {};
     for (const [name, input] of inputs) if (input.value !== "") sampling[name] = Number(input.value);
+    if (trace.checked) sampling.trace = true;
     return { system_prompt: prompt.value, sampling };
   }
 

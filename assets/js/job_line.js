@@ -1,7 +1,7 @@
 // Where a job stands, in a line or two: its stage, speed and time to go while it runs; its result or cause afterwards.
 
 import { button, fill, h, icon, setText } from "./dom.js";
-import { clock, t } from "./i18n.js";
+import { clock, t, word } from "./i18n.js";
 import { ending, isRunning, paceText, progressOf, receipt, stageText } from "./jobs.js";
 
 /** {element, update(job)}: brought up to date in place, so that focus stays where it is. */
@@ -43,10 +43,13 @@ function ended(job) {
     "p",
     { class: "pz-job-line pz-hint" },
     done ? h("span", { class: "pz-ok" }, icon("check")) : null,
-    h("span", { class: "pz-receipt" }, done ? receipt(job) : ending(job)),
+    h("span", { class: "pz-receipt" }, unlessChip(job, done ? receipt(job) : ending(job))),
     h("time", { class: "pz-figure" }, clock(job.finished_at ?? job.created_at)),
   );
 }
+
+/** What the chip beside it says already is not said twice. */
+const unlessChip = (job, text) => (text === word("mod_jobstate", job.state) || text === word("jobstate", job.state) ? "" : text);
 
 export function logTail(lines) {
   if (!lines?.length) return null;

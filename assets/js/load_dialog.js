@@ -69,7 +69,11 @@ export function openLoadDialog(row, { loaded = false } = {}) {
   fields.element.addEventListener("input", () => {
     load.disabled = !fields.valid();
     clearTimeout(timer);
-    if (fields.valid()) timer = setTimeout(ask, TYPING_PAUSE_MS); // a field in red says what is wrong with it
+    if (fields.valid()) timer = setTimeout(ask, TYPING_PAUSE_MS);
+    else {
+      asked += 1; // an estimate that is on its way is of what stood there before
+      estimate.fail(fields.problem());
+    }
   });
   offerDrafters(row, fields);
   profiles.start();

@@ -2,7 +2,7 @@
 // units; knows nothing of estimates or of who keeps options. Invariant: an empty field says nothing, so the server chooses.
 
 import { h, setText } from "./dom.js";
-import { t } from "./i18n.js";
+import { number, t } from "./i18n.js";
 
 const MIB = 2 ** 20;
 const GIB = 2 ** 30;
@@ -36,7 +36,7 @@ const MORE_FIELDS = [
 const OF_SPECULATION = ["num_speculative_tokens", "speculation_rule", "drafter"];
 const KNOWN = new Set([...FIELDS, ...MORE_FIELDS].map((field) => field.option));
 
-/** {element, options(), set(options, sourceOf), addDrafters(list), valid()}; `sourceOf(option)`: where a value is from. */
+/** {element, options(), set(options, sourceOf), addDrafters(list), valid(), problem()}; `sourceOf(option)`: where a value is from. */
 export function createLoadFields(contextLength) {
   let others = {}; // options that have no field are kept as they are
   const entries = [...FIELDS, ...MORE_FIELDS].map((field) => entry(field, contextLength));
@@ -90,7 +90,15 @@ export function createLoadFields(contextLength) {
     for (const each of list) addOption(by.drafter.input, each.id, t(`drafter_${each.source}`, { name: each.id }));
   }
 
-  return { element, options, set, change, addDrafters, valid: () => element.querySelector(":invalid") === null };
+  /** What is wrong with the first field in red, and what it takes; empty where nothing is. */
+  function problem() {
+    const wrong = entries.find((each) => !each.input.checkValidity());
+    if (!wrong) return "";
+    const { min, max } = wrong.input;
+    return t("mod_field_range", { field: wrong.label, min: number(Number(min)), max: number(Number(max)) });
+  }
+
+  return { element, options, set, change, addDrafters, problem, valid: () => problem() === "" };
 }
 
 function addOption(select, value, label) {
@@ -110,7 +118,7 @@ function entry(field, contextLength) {
   );
   const read = field.kind === "number" ? () => readNumber(field, input) : () => readChoice(field, input);
   const write = field.kind === "number" ? (value) => writeNumber(field, input, value) : (value) => writeChoice(field, input, value);
-  return { option: field.option, input, source, element, value: read, set: write };
+  return { option: field.option, label: t(field.name), input, source, element, value: read, set: write };
 }
 
 function numberInput(field, contextLength) {

@@ -8,6 +8,7 @@ import { bytes, number, percent, rate, seconds, t, word } from "./i18n.js";
 import { bringUp, bringingUp, latestBringUp, progressOf, stageText, watchJobs } from "./jobs.js";
 import { live } from "./live.js";
 import { partsLegend } from "./memory_bar.js";
+import { offeredModel, onOfferedModel } from "./offered_model.js";
 import { createFacts } from "./overview_facts.js";
 import { showEvents, showRequests } from "./overview_news.js";
 import { createSparkline } from "./sparkline.js";
@@ -86,6 +87,7 @@ class Overview {
       this.#drawEvents();
     });
     watchJobs(() => this.#drawState());
+    onOfferedModel(() => this.#drawState());
     const refresh = () => attempt(() => this.#fetch());
     live.onReconnect(refresh);
     refresh();
@@ -151,15 +153,18 @@ class Overview {
 
   #drawHero(state) {
     const loading = loadingEngine(state);
-    const job = bringingUp(loading?.model_id ?? state.default_model_id);
-    const error = latestBringUp(state.default_model_id)?.error;
+    const offered = offeredModel(state.default_model_id);
+    const job = bringingUp(loading?.model_id ?? offered);
+    const crash = state.engines.find((engine) => engine.state === "failed")?.error;
+    const error = crash ?? latestBringUp(offered)?.error;
     const idle = ["no_model", "failed"].includes(state.state);
     const unused = this.#fetched && !this.#requests.length && servingEngines(state).length > 0;
-    const key = JSON.stringify([idle, unused, job ? [job.stage, job.done, job.message] : error]);
+    const known = this.#requests.length > 0;
+    const key = JSON.stringify([idle, unused, job ? [job.stage, job.done, job.message] : [error, offered, known]]);
     if (key === this.heroKey) return;
     this.heroKey = key;
     if (job) fill(this.hero, loadingCard(job, loading?.progress));
-    else if (idle) fill(this.hero, firstSteps(state.default_model_id, error));
+    else if (idle) fill(this.hero, firstSteps(offered, error, known));
     else fill(this.hero, unused ? nextStep() : null);
   }
 
@@ -249,21 +254,24 @@ function loadingCard(job, progress) {
   );
 }
 
-function firstSteps(model, error) {
+/** Where the way begins; who has been here before needs no steps. */
+function firstSteps(model, error, known) {
   const step = (n, title, text) =>
     h("li", {}, h("span", { class: "pz-step" }, n), h("div", {}, h("strong", {}, title), h("p", {}, text)));
   return h(
     "section",
     { class: "pz-card pz-hero pz-first" },
-    h("h2", {}, t("first_title")),
+    h("h2", {}, t(known ? "ov_load_again" : "first_title")),
     error ? h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, error)) : null,
-    h(
-      "ol",
-      { class: "pz-steps" },
-      step(1, t("first_1"), t("first_1_text")),
-      step(2, t("first_2"), t("first_2_text")),
-      step(3, t("first_3"), t("first_3_text")),
-    ),
+    known
+      ? null
+      : h(
+          "ol",
+          { class: "pz-steps" },
+          step(1, t("first_1"), t("first_1_text")),
+          step(2, t("first_2"), t("first_2_text")),
+          step(3, t("first_3"), t("first_3_text")),
+        ),
     h(
       "div",
       { class: "pz-actions" },

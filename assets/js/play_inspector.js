@@ -87,8 +87,8 @@ function figures(place) {
     [t("play_probability"), share(Math.exp(place.logprob)), t("play_probability_definition")],
     [t("play_logprob"), number(place.logprob, 4), t("play_logprob_definition")],
     [t("play_rank"), number(place.rank), t("play_rank_definition")],
-    [t("play_entropy"), t("play_nats", { n: number(place.entropy, 3) }), t("play_entropy_definition")],
-    [t("play_final_entropy"), t("play_nats", { n: number(place.final_entropy, 3) }), t("play_final_entropy_definition")],
+    [t("play_entropy"), t("play_nats", { n: number(Math.max(place.entropy, 0), 3) }), t("play_entropy_definition")],
+    [t("play_final_entropy"), t("play_nats", { n: number(Math.max(place.final_entropy, 0), 3) }), t("play_final_entropy_definition")],
   ];
   return h(
     "dl",

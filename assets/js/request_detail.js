@@ -185,7 +185,7 @@ const replayLink = ({ id }) =>
     h("span", {}, t("req_replay")),
   );
 
-const chalkboardLink = ({ id, trace }) =>
+const chalkboardLink = ({ id, trace, source }) =>
   trace
     ? h(
         "div",
@@ -197,4 +197,6 @@ const chalkboardLink = ({ id, trace }) =>
           h("span", {}, t("req_chalkboard")),
         ),
       )
-    : null;
+    : source === "conversation"
+      ? h("p", { class: "pz-hint" }, t("req_no_trace"))
+      : null;

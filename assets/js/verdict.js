@@ -7,7 +7,7 @@ import { bytes, clock, number, t } from "./i18n.js";
 import { createDial } from "./verdict_dial.js";
 import { watchVerdict } from "./verdict_feed.js";
 import { bucketTable, draftsTable } from "./verdict_table.js";
-import { adviceTexts, ageText, milliseconds, reasonText, sentence, stateWord, times } from "./verdict_words.js";
+import { adviceTexts, ageText, milliseconds, reasonText, sentence, shownState, stateWord, times } from "./verdict_words.js";
 
 const TABLE_AGE_S = 10; // how exact ages in tables are
 
@@ -64,7 +64,7 @@ export function createVerdict({ compact = false } = {}) {
       setText(problem.lastChild, error.status === 0 ? t("server_unreachable") : error.message);
       return;
     }
-    const state = verdict?.state ?? "none";
+    const state = shownState(verdict);
     element.dataset.state = chip.dataset.state = state;
     setText(chip, stateWord(state));
     dial.update(verdict?.accepted_per_step ?? null, verdict?.break_even ?? null, times(verdict?.speedup ?? null));

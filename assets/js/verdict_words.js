@@ -9,9 +9,14 @@ export const times = (value) => (value === null ? "–" : `×${number(value, DIG
 
 export const stateWord = (state) => word("spec_state", state);
 
+/** The word for a state of which a model that is there, but not ready, is told apart from none. */
+export const shownState = (verdict) =>
+  verdict === null ? "none" : verdict.reason?.code === "not_ready" ? "not_ready" : verdict.state;
+
 /** One sentence that answers the question. */
 export function sentence(verdict) {
-  const { state, speedup, low, high, proposer } = verdict;
+  const { speedup, low, high, proposer } = verdict;
+  const state = shownState(verdict);
   if (speedup === null || !["pays", "even", "costs"].includes(state)) return word("spec_sentence", state);
   const figures = { speedup: number(speedup, DIGITS), low: number(low, DIGITS), high: number(high, DIGITS), proposer };
   return t(`spec_sentence_${state}`, figures);
@@ -19,7 +24,7 @@ export function sentence(verdict) {
 
 /** Why there is no answer; empty where there is one. */
 export function reasonText({ reason, proposer }) {
-  if (!reason) return "";
+  if (!reason || reason.code === "not_ready") return ""; // the sentence says it
   return filled(`spec_reason_${reason.code}`, { ...reason, proposer }, reason.text ?? reason.code);
 }
 

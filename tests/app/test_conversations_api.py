@@ -71,6 +71,17 @@ def test_an_answer_is_written_titled_and_measured(client: Client) -> None:
     assert user["content"].startswith("  What is")
 
 
+def test_an_answers_steps_are_kept_only_where_the_chat_wishes_it(client: Client) -> None:
+    for sampling, kept in (({}, False), ({"trace": True}, True)):
+        conversation = create(client, sampling=sampling)
+        assert conversation["sampling"].get("trace", False) is kept
+        generate(client, conversation, "Say it.")
+        answer = finished(client, conversation)["messages"][1]
+        trace = client.get(f"/api/requests/{answer['request_id']}/trace")
+        assert trace.status_code == (200 if kept else 404)
+        assert client.get(f"/api/requests/{answer['request_id']}").json()["trace"] is kept
+
+
 def test_deltas_on_the_live_topic_add_up_and_replay(client: Client) -> None:
     conversation = create(client)
     topic = f"conversation:{conversation['id']}"

@@ -180,6 +180,7 @@ def test_the_interval_holds_the_value_and_says_nothing_of_too_few_rounds() -> No
     assert steady.low is not None
     assert steady.high is not None
     assert 1.9 < steady.low <= steady.value <= steady.high < 2.15
-    assert speedup([0.01, 0.02, 0.015], [0.015, 0.01, 0.02]).verdict == "even"
+    assert speedup([0.01, 0.02, 0.015], [0.015, 0.01, 0.02]).verdict == "unsure"
+    assert speedup([0.01, 0.0101, 0.0099], [0.01, 0.01, 0.01]).verdict == "even"
     assert speedup([0.01, 0.01, 0.01], [0.012, 0.012, 0.012]).verdict == "costs"
     assert json.dumps(speedup([0.01], [0.02]).low) == "null"

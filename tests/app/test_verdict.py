@@ -81,6 +81,10 @@ def test_without_any_plain_steps_nothing_is_compared() -> None:
     told = judged([alone])
     assert told["reason"] == {"code": "no_baseline", "steps": 8, "needed": 12}
     assert (told["break_even"], told["plain_ms"]) == (None, None)
+    compared = bucket(NOW, 0.12, steps=120)
+    assert judged([compared, replace(alone, steps=280)])["reason"] == told["reason"], (
+        "not the other bucket's plain steps"
+    )
     assert judged([])["reason"]["code"] == "no_steps"
     assert judged([])["accepted_per_step"] is None
 

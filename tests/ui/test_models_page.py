@@ -57,6 +57,12 @@ def test_the_estimate_follows_the_fields_and_a_way_out_makes_it_fit(tab: Tab, cl
     for name in ("kv", "runtime"):
         figure = dialog.locator(f".pz-legend li:has(.pz-part-{name}) .pz-figure")
         expect(figure).to_have_text(mib(found[f"{name}_bytes"]))
+    longest = next(each for each in client.get("/api/models").json()["models"] if each["id"] == MODEL)["context_length"]
+    dialog.get_by_label("Context length").fill("9000000")
+    expect(dialog.locator(".pz-estimate .pz-problem")).to_contain_text(f"between 1 and {longest:,} for this model")
+    expect(dialog.locator(".pz-primary")).to_be_disabled()
+    dialog.get_by_label("Context length").fill("")
+    expect(dialog.locator(".pz-fit")).to_contain_text(fits, timeout=WAIT_MS)
     dialog.get_by_label("Memory limit").fill("0.1")
     expect(dialog.locator(".pz-estimate strong")).to_contain_text("Does not fit by", timeout=WAIT_MS)
     expect(dialog.locator(".pz-dialog-foot .pz-primary")).to_be_disabled()
