@@ -34,7 +34,7 @@ BENCHES = (
     "bench-interchange",
     "bench-speculation",
 )
-MAKE_TARGETS = ("run", "test", "check", *BENCHES, "proof", "soak", "gpu-check", "clean", "help")
+MAKE_TARGETS = ("run", "test", "check", *BENCHES, "proof", "soak", "screenshots", "gpu-check", "clean", "help")
 NOT_SETTINGS = {  # read by the scripts and by the kernels, not by the server
     "PIZARRA_TORCH_INDEX",
     "PIZARRA_CHROMIUM",
