@@ -5,12 +5,17 @@ Owns the mapping from Gradio's variables to ours. Invariant: no colour is writte
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import gradio as gr
 
 from ui.i18n import languages
+from ui.pages import PAGES, page_path
 from ui.static import ASSETS
+
+_IMPORT = re.compile(r"""^(?:import|export) [^;(]*?from "\./(\w+)\.js";""", re.MULTILINE)
 
 # Set before the first paint, or a dark page flashes white.
 EARLY_THEME = (
@@ -28,6 +33,12 @@ EARLY_LANGUAGE = (
     " Object.defineProperty(navigator, 'languages', { get: () => [l] }); })();"
 )
 
+# One list a page, chosen in the browser: Gradio has one head for all pages.
+EARLY_MODULES = (
+    "for (const name of (%s)[location.pathname] ?? []) document.head.append(Object.assign("
+    "document.createElement('link'), { rel: 'modulepreload', href: `/assets/js/${name}.js` }));"
+)
+
 
 def _stylesheets() -> list[Path]:
     """The shared ones first, so that a page's own rules win over them."""
@@ -37,15 +48,26 @@ def _stylesheets() -> list[Path]:
 
 
 def page_head() -> str:
-    """Styles, the early theme, and a head start for the scripts that every page needs."""
+    """Styles, the early theme, and a head start for the scripts that the page at hand needs."""
     styles = "".join(f'<link rel="stylesheet" href="/assets/css/{path.name}">' for path in _stylesheets())
-    modules = "".join(
-        f'<link rel="modulepreload" href="/assets/js/{path.name}">' for path in sorted((ASSETS / "js").glob("*.js"))
-    )
+    modules = json.dumps({page_path(name): modules_of(name) for name in PAGES})
     return (
         f'<script>{EARLY_THEME}{EARLY_LANGUAGE}</script><meta name="color-scheme" content="dark light">'
-        f'<link rel="icon" type="image/svg+xml" href="/assets/icons/favicon.svg">{styles}{modules}'
+        f'<link rel="icon" type="image/svg+xml" href="/assets/icons/favicon.svg">{styles}'
+        f"<script>{EARLY_MODULES % modules}</script>"
     )
+
+
+def modules_of(page: str) -> list[str]:
+    """The scripts of the frame and of a page's own pane, and all that these import before they run."""
+    found: list[str] = []
+    waiting = ["frame", page]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.append(name)
+            waiting += _IMPORT.findall((ASSETS / "js" / f"{name}.js").read_text(encoding="utf-8"))
+    return sorted(found)
 
 
 def gradio_theme() -> gr.themes.Base:

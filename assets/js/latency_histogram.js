@@ -171,6 +171,7 @@ function bars({ buckets }, hue) {
 
 const ANCHORS = { p50: "center", p95: "right", p99: "left" }; // the last two often lie close together
 const DASHES = { p50: "solid", p95: "dash", p99: "dot" };
+const ROWS_PX = { p50: 0, p95: 12, p99: 24 };
 const NICE = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6];
 
 function histogramLayout(summary) {
@@ -181,7 +182,7 @@ function histogramLayout(summary) {
     ...baseLayout(),
     showlegend: false,
     bargap: 0,
-    margin: { l: 40, r: 8, t: 20, b: 24 },
+    margin: { l: 40, r: 8, t: 42, b: 24 }, // three rows of names: quantiles may lie on top of one another
     xaxis: { ...axis(), tickvals: NICE.map(Math.log10), ticktext: NICE.map(text), showgrid: false },
     yaxis: { ...axis(), rangemode: "tozero", nticks: 5 },
     shapes: known.map((name) => ({
@@ -201,6 +202,7 @@ function histogramLayout(summary) {
       yref: "paper",
       xanchor: ANCHORS[name],
       yanchor: "bottom",
+      yshift: ROWS_PX[name],
       text: name,
       showarrow: false,
       font: { size: 11, color: colour("text") },

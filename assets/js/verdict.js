@@ -68,6 +68,7 @@ export function createVerdict({ compact = false } = {}) {
     element.dataset.state = chip.dataset.state = state;
     setText(chip, stateWord(state));
     dial.update(verdict?.accepted_per_step ?? null, verdict?.break_even ?? null, times(verdict?.speedup ?? null));
+    dial.element.classList.toggle("pz-dial-unsure", verdict?.state === "not_enough_data");
     setText(answer, verdict === null ? t("spec_sentence_none") : sentence(verdict));
     setText(reason, verdict === null ? "" : reasonText(verdict));
     fill(advice, verdict === null ? null : adviceTexts(verdict).map((text) => h("li", {}, text)));

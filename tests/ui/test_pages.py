@@ -8,6 +8,8 @@ import pytest
 
 from ui.i18n import languages, texts
 from ui.pages import PAGES, page_path, resolve_page
+from ui.static import ASSETS
+from ui.theme import modules_of, page_head
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,3 +31,13 @@ def test_the_first_page_is_the_front_page() -> None:
 def test_an_unknown_page_names_the_known_ones() -> None:
     with pytest.raises(KeyError, match="overview, chat, playground, models, monitor"):
         resolve_page("nowhere")
+
+
+def test_a_page_loads_ahead_what_it_runs_and_no_other_pages_scripts() -> None:
+    chat = modules_of("chat")
+    assert {"frame", "header", "chat", "chat_tree", "dom"} <= set(chat)
+    assert not {"models", "monitor", "settings"} & set(chat)
+    head = page_head()
+    for page in PAGES:
+        assert f'"{page_path(page)}": ' in head
+        assert all((ASSETS / "js" / f"{name}.js").is_file() for name in modules_of(page))
