@@ -225,16 +225,15 @@ def test_six_tabs_open_at_once_stay_live(client: Client, browser: Browser) -> No
         known = "[...document.querySelectorAll('.pz-plot-now')].some((node) => /\\d/.test(node.textContent))"
         for page in pages:
             page.wait_for_function(known, timeout=WAIT_MS)
-        age = """async () => {
+        count = """async () => {
           const { live } = await import("/assets/js/live.js");
-          const seen = await new Promise((done) => {
-            let count = 0;
-            live.subscribe("samples", () => (count += 1) >= 3 && done(count));
-          });
-          return [seen, live.connected];
+          window.seen = 0;
+          live.subscribe("samples", () => (window.seen += live.connected ? 1 : 0));
         }"""
         for page in pages:
-            assert page.evaluate(age) == [3, True]
+            page.evaluate(count)
+        for page in pages:
+            page.wait_for_function("window.seen >= 3", timeout=WAIT_MS)
     finally:
         context.close()
 
