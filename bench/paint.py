@@ -33,7 +33,7 @@ HISTORY_TABS = ("glance", "memory", "latency", "gpu")
 DRAWN = """async ([range, spanS]) => {
   const plots = [...document.querySelectorAll('.js-plotly-plot')].filter((node) => {
     const { top, height } = node.getBoundingClientRect();
-    return height && top < innerHeight;
+    return height && top < innerHeight && node._fullLayout.xaxis.type === "date";
   });
   const start = performance.now();
   const drawn = plots.map((node) => new Promise((done) => node.on('plotly_afterplot', () => {
