@@ -29,7 +29,7 @@ from ui.pages import PAGES, page_path
 
 FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 DAY_S = 86_400
-HISTORY_TABS = ("glance", "memory", "latency", "gpu")
+HISTORY_TABS = ("glance", "memory", "latency")  # those that have plots on every machine
 DRAWN = """async ([range, spanS]) => {
   const plots = [...document.querySelectorAll('.js-plotly-plot')].filter((node) => {
     const { top, height } = node.getBoundingClientRect();
