@@ -82,7 +82,7 @@ def test_the_figures_are_the_apis(page: Page, client: Client) -> None:
     expect(count(page, "held")).to_have_text(re.compile(rf"^{counts['held']} · [\d.]+ %$"))
     for name in ("cached", "free", "shared", "ahead"):
         expect(count(page, name)).to_have_text(str(counts[name]))
-    expect(count(page, "waste")).to_have_text(f"{counts['empty_slots']} in {counts['partial']} blocks")
+    expect(count(page, "waste")).to_have_text(f"{counts['empty_slots']} (blocks: {counts['partial']})")
     assert counts["held"] > 6
     assert counts["shared"] == 4
     rows = page.locator(".pz-kv-owners tbody tr[data-owner]")
