@@ -6,66 +6,15 @@ Owns field names, types and ranges. Knows nothing of what is done with them.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from app.alert_metrics import Comparison, Severity, unknown_metric
 from app.schema_base import Incoming, Outgoing, Text
 from app.webhooks import address_fault
 
 WEEK_S = 7 * 86400
-
-
-class AlertRuleBody(Incoming):
-    """A rule: an alert fires once `metric` has been beyond `threshold` for `for_s` without a break.
-
-    webhook: an http or https address that this machine posts JSON to when an alert fires and when it is resolved.
-    muted_until: until then alerts are recorded, but no webhook is called and the header does not count them.
-    """
-
-    metric: Text
-    comparison: Comparison
-    threshold: float = Field(ge=-1e12, le=1e12)
-    for_s: float = Field(default=0.0, ge=0, le=WEEK_S)
-    severity: Severity = "warning"
-    webhook: Text | None = Field(default=None, max_length=2000)
-    enabled: bool = True
-    muted_until: float | None = Field(default=None, ge=0, le=1e11)
-
-    @field_validator("metric")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        return _checked_metric(name)
-
-    @field_validator("webhook")
-    @classmethod
-    def _callable(cls, url: str | None) -> str | None:
-        return _checked_webhook(url)
-
-
-class AlertRuleChanges(Incoming):
-    """What is to change; an absent field stays. version: of the rule as the caller saw it, else 409."""
-
-    version: int = Field(ge=1, lt=2**31)
-    metric: Text = ""
-    comparison: Comparison = "above"
-    threshold: float = Field(default=0.0, ge=-1e12, le=1e12)
-    for_s: float = Field(default=0.0, ge=0, le=WEEK_S)
-    severity: Severity = "warning"
-    webhook: Text | None = Field(default=None, max_length=2000)
-    enabled: bool = True
-    muted_until: float | None = Field(default=None, ge=0, le=1e11)
-
-    @field_validator("metric")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        return _checked_metric(name)
-
-    @field_validator("webhook")
-    @classmethod
-    def _callable(cls, url: str | None) -> str | None:
-        return _checked_webhook(url)
 
 
 def _checked_metric(name: str) -> str:
@@ -75,11 +24,46 @@ def _checked_metric(name: str) -> str:
     return name
 
 
-def _checked_webhook(url: str | None) -> str | None:
-    fault = address_fault(url) if url is not None else None
+def _checked_webhook(url: str) -> str:
+    fault = address_fault(url)
     if fault is not None:
         raise ValueError(fault)
     return url
+
+
+Metric = Annotated[Text, AfterValidator(_checked_metric)]
+Webhook = Annotated[Text, Field(max_length=2000), AfterValidator(_checked_webhook)]
+
+
+class AlertRuleBody(Incoming):
+    """A rule: an alert fires once `metric` has been beyond `threshold` for `for_s` without a break.
+
+    webhook: an http or https address that this machine posts JSON to when an alert fires and when it is resolved.
+    muted_until: until then alerts are recorded, but no webhook is called and the header does not count them.
+    """
+
+    metric: Metric
+    comparison: Comparison
+    threshold: float = Field(ge=-1e12, le=1e12)
+    for_s: float = Field(default=0.0, ge=0, le=WEEK_S)
+    severity: Severity = "warning"
+    webhook: Webhook | None = None
+    enabled: bool = True
+    muted_until: float | None = Field(default=None, ge=0, le=1e11)
+
+
+class AlertRuleChanges(Incoming):
+    """What is to change; an absent field stays. version: of the rule as the caller saw it, else 409."""
+
+    version: int = Field(ge=1, lt=2**31)
+    metric: Metric = ""
+    comparison: Comparison = "above"
+    threshold: float = Field(default=0.0, ge=-1e12, le=1e12)
+    for_s: float = Field(default=0.0, ge=0, le=WEEK_S)
+    severity: Severity = "warning"
+    webhook: Webhook | None = None
+    enabled: bool = True
+    muted_until: float | None = Field(default=None, ge=0, le=1e11)
 
 
 class MetricView(Outgoing):

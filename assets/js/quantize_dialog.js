@@ -2,10 +2,9 @@
 
 import { api } from "./api.js";
 import { openDialog } from "./dialog.js";
-import { button, fill, h, icon } from "./dom.js";
+import { button, h } from "./dom.js";
 import { t } from "./i18n.js";
-import { stageText, startAndWatch } from "./jobs.js";
-import { toast } from "./toast.js";
+import { startFromDialog } from "./job_start.js";
 
 const FORMATS = ["awq", "gptq", "compressed-tensors"];
 const GROUP_SIZES = [128, 64, 32, 16];
@@ -16,7 +15,7 @@ export function openQuantizeDialog(row) {
   const order = h("input", { type: "checkbox", id: "pz-desc-act" });
   const text = h("textarea", { class: "pz-field", rows: 4, placeholder: t("calibration_placeholder") });
   const outcome = h("div", { "aria-live": "polite" });
-  const start = button(t("quantize"), tryStart, { kind: "primary", iconName: "sliders" });
+  const start = button(t("quantize"), () => begin(), { kind: "primary", iconName: "sliders" });
   const ordered = h("label", { class: "pz-check", for: "pz-desc-act" }, order, t("act_order_hint"));
   const form = h(
     "div",
@@ -44,38 +43,13 @@ export function openQuantizeDialog(row) {
   showOrder();
   chooseGroup(row, group);
 
-  const waiting = (said) => fill(outcome, h("p", { class: "pz-hint pz-row" }, h("span", { class: "pz-spinner" }), said));
-
-  function refused(message) {
-    if (!dialog.node.isConnected) return toast(message, "error");
-    fill(outcome, h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, message)));
-    return outcome.scrollIntoView({ block: "nearest" });
-  }
+  const begin = () => startFromDialog({ dialog, start, outcome, call: () => api.quantize(row.id, wish()) });
 
   function wish() {
     const wanted = { format: format.value, group_size: Number(group.value) };
     if (order.checked && format.value !== "awq") wanted.desc_act = true;
     if (text.value.trim()) wanted.calibration_text = text.value;
     return wanted;
-  }
-
-  /** The dialog stays until the work has begun: what is refused is refused before that. */
-  async function tryStart() {
-    start.disabled = true;
-    waiting(t("starting"));
-    try {
-      const job = await startAndWatch(() => api.quantize(row.id, wish()), {
-        enough: (running) => running.stage !== "",
-        onchange: (running) => waiting(stageText(running)),
-        shows: () => dialog.node.isConnected,
-      });
-      if (job.state !== "failed") return dialog.close();
-      if (dialog.node.isConnected) refused(job.error);
-    } catch (error) {
-      refused(error.message || t("server_unreachable"));
-    }
-    start.disabled = false;
-    return undefined;
   }
 }
 

@@ -2,10 +2,9 @@
 
 import { api } from "./api.js";
 import { openDialog } from "./dialog.js";
-import { button, fill, h, icon } from "./dom.js";
+import { button, h } from "./dom.js";
 import { t } from "./i18n.js";
-import { stageText, startAndWatch } from "./jobs.js";
-import { toast } from "./toast.js";
+import { startFromDialog } from "./job_start.js";
 
 const KINDS = ["eagle", "medusa"];
 
@@ -17,7 +16,7 @@ export function openTrainDialog(row) {
   const texts = h("input", { class: "pz-field", placeholder: t("mod_texts_placeholder"), spellcheck: "false", autocomplete: "off" });
   const from = h("select", { class: "pz-field" }, h("option", { value: "" }, t("mod_from_scratch")));
   const outcome = h("div", { "aria-live": "polite" });
-  const start = button(t("mod_train"), begin, { kind: "primary", iconName: "play" });
+  const start = button(t("mod_train"), () => begin(), { kind: "primary", iconName: "play" });
   const field = (name, input) => h("label", { class: "pz-label", title: t(`${name}_hint`) }, t(name), input);
   const dialog = openDialog({
     title: t("mod_train_of", { model: row.name || row.id }),
@@ -42,13 +41,7 @@ export function openTrainDialog(row) {
   });
   offerOlder(row, from);
 
-  const waiting = (said) => fill(outcome, h("p", { class: "pz-hint pz-row" }, h("span", { class: "pz-spinner" }), said));
-
-  function refused(message) {
-    if (!dialog.node.isConnected) return toast(message, "error");
-    fill(outcome, h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, message)));
-    return outcome.scrollIntoView({ block: "nearest" });
-  }
+  const begin = () => startFromDialog({ dialog, start, outcome, call: () => api.trainDrafter(row.id, wish()) });
 
   function wish() {
     const wanted = { kind: kind.value, tokens: Number(tokens.value), passes: Number(passes.value) };
@@ -56,25 +49,6 @@ export function openTrainDialog(row) {
     if (texts.value.trim()) wanted.texts = texts.value.trim();
     if (from.value) wanted.start_from = from.value;
     return wanted;
-  }
-
-  /** The dialog stays until the work has begun: what is refused is refused before that. */
-  async function begin() {
-    start.disabled = true;
-    waiting(t("starting"));
-    try {
-      const job = await startAndWatch(() => api.trainDrafter(row.id, wish()), {
-        enough: (running) => running.stage !== "",
-        onchange: (running) => waiting(stageText(running)),
-        shows: () => dialog.node.isConnected,
-      });
-      if (job.state !== "failed") return dialog.close();
-      if (dialog.node.isConnected) refused(job.error);
-    } catch (error) {
-      refused(error.message || t("server_unreachable"));
-    }
-    start.disabled = false;
-    return undefined;
   }
 }
 
