@@ -58,6 +58,7 @@ export function mount(element) {
   let running = null; // the job
   let shown = null; // {id, result: {element, destroy}}
   let ended = []; // earlier races of this model, newest first
+  let toldEnd = false; // the stage says how the last race ended without a result, until something is asked for
   let destroyed = false;
 
   const fail = (text) => fill(problem, h("p", { class: "pz-problem" }, icon("warning"), h("span", {}, text)));
@@ -108,6 +109,7 @@ export function mount(element) {
     if (job.state === "succeeded") open(job);
     else {
       shown = null;
+      toldEnd = true;
       fill(stage, h("p", { class: "pz-hint" }, word("jobstate", job.state)));
       if (job.error) fail(t("race_failed", { error: job.error }));
     }
@@ -116,6 +118,7 @@ export function mount(element) {
 
   function paint() {
     if (!running) return;
+    toldEnd = false;
     if (shown) {
       shown.result.destroy();
       shown = null;
@@ -146,6 +149,7 @@ export function mount(element) {
 
   function open(job) {
     shown?.result.destroy();
+    toldEnd = false;
     shown = { id: job.id, result: raceResult(job.result) };
     const { prompt, chat } = job.result;
     fill(
@@ -173,7 +177,7 @@ export function mount(element) {
       if (destroyed || engine !== mine) return;
       const isMine = (job) => job.kind === "race" && (!mine || job.subject === mine.model_id); // with no model: all
       ended = jobs.filter((job) => isMine(job) && job.state === "succeeded");
-      if (!shown && !running && ended.length) return open(ended[0]);
+      if (!shown && !running && !toldEnd && ended.length) return open(ended[0]);
       paintList();
     } catch (error) {
       fail(said(error));
@@ -209,13 +213,14 @@ export function mount(element) {
     else if (!engine.speculation?.proposers.length) fill(reason, t("race_no_drafts", { model }));
     else if (!engine.speculation.enabled) fill(reason, t("race_off", { model }));
     else fill(reason);
-    if (!running && !shown) fill(stage, h("p", { class: "pz-empty" }, t("race_empty")));
+    if (!running && !shown && !toldEnd) fill(stage, h("p", { class: "pz-empty" }, t("race_empty")));
   }
 
   const stopWatch = watchEngine((found) => {
     if (found?.model_id !== engine?.model_id) {
       shown?.result.destroy();
       shown = running = null;
+      toldEnd = false;
       form.setBusy(false);
     }
     engine = found;
