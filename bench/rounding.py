@@ -1,8 +1,9 @@
-"""What a KV cache in codes changes of a model's log probabilities: `python -m bench.kv_error`.
+"""What rounding changes of a model's log probabilities: `python -m bench.rounding`.
 
-Runs one fixed text through the default model with bfloat16 in the cache and with codes, in one pass each: every token
-attends to keys and values as they come back from the cache. Prints perplexities and differences as a Markdown table,
-for comparison also those of the model in float32. A measurement of numbers, not of time.
+Runs one fixed text through the default model in bfloat16, then with codes in the KV cache (every token attends to keys
+and values as they come back from it), and with activations of 8 bits, in one pass each. Prints perplexities and
+differences as a Markdown table, for comparison also those of the model in float32. A measurement of numbers, not of
+time.
 """
 
 from __future__ import annotations
@@ -56,20 +57,24 @@ be tied, and stepped back.
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m bench.kv_error", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.rounding", description=__doc__)
     parser.add_argument("model", nargs="?", type=Path, help="folder or file; else the default model, fetched")
     parser.add_argument("--kv-cache-dtype", nargs="+", default=["int8"], choices=KV_CACHE_DTYPES[1:])
     arguments = parser.parse_args()
     path = arguments.model or default_model()
     token_ids = load_vocab(path).encode(" ".join(TEXT.split()))
-    plain = logprobs(path, token_ids)
+    plain = logprobs(path, token_ids, activation_bits="16")
     print(f"{datetime.datetime.now().astimezone():%Y-%m-%d}, {path.name}, {len(token_ids)} tokens\n")
-    print("| model | KV cache | perplexity | log-probability apart, mean | at most | KL, mean | same likeliest token |")
-    print("|---|---|---|---|---|---|---|")
-    print(f"| bfloat16 | bfloat16 | {perplexity(plain, token_ids):.3f} | | | | |")
+    print(
+        "| model | KV cache | activations | perplexity | log-probability apart, mean | at most | KL, mean | same top |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    print(f"| bfloat16 | bfloat16 | 16 bits | {perplexity(plain, token_ids):.3f} | | | | |")
     for wish in arguments.kv_cache_dtype:
-        compare(f"bfloat16 | {wish}", logprobs(path, token_ids, kv_cache_dtype=wish), plain, token_ids)
-    compare("float32 | float32", logprobs(path, token_ids, dtype="float32"), plain, token_ids)
+        found = logprobs(path, token_ids, kv_cache_dtype=wish, activation_bits="16")
+        compare(f"bfloat16 | {wish} | 16 bits", found, plain, token_ids)
+    compare("bfloat16 | bfloat16 | 8 bits", logprobs(path, token_ids, activation_bits="8"), plain, token_ids)
+    compare("float32 | float32 | 32 bits", logprobs(path, token_ids, dtype="float32"), plain, token_ids)
 
 
 def compare(name: str, found: Tensor, plain: Tensor, token_ids: list[int]) -> None:
@@ -90,6 +95,10 @@ def logprobs(path: Path, token_ids: list[int], **wishes: Any) -> Tensor:
     limits = {"max_model_len": 2048, "max_num_seqs": rows, "max_num_batched_tokens": rows}
     options = LoadOptions(speculation="off", kv_cache_memory_bytes=POOL_BYTES, **limits, **wishes)
     loaded = load_engine(path, options, lambda stage, done, total, message: None)
+    if options.activation_bits == "8":
+        refused = [setting.reason for setting in loaded.settings if setting.name == "activation_bits"]
+        if refused:
+            raise SystemExit(f"activations of 8 bits cannot be measured here: {refused[0]}")
     return prompt_logits(loaded.runner, token_ids).double().log_softmax(-1)
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from engine.config import DTYPES, KERNEL_BACKENDS, SPECULATIONS, ConfigError, LoadOptions
+from engine.config import ACTIVATION_BITS, DTYPES, KERNEL_BACKENDS, SPECULATIONS, ConfigError, LoadOptions
 from engine.core.sampling_params import SamplingError, SamplingParams
 from engine.loading import LoadError, load_engine
 from engine.vocab import Vocab, VocabError, load_vocab
@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--dtype", choices=DTYPES, default="auto")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--kernel-backend", choices=KERNEL_BACKENDS, default="auto")
+    parser.add_argument("--activation-bits", choices=ACTIVATION_BITS, default="auto")
     parser.add_argument("--recorded-steps", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--speculation", choices=SPECULATIONS, default="auto")
     arguments = parser.parse_args()
@@ -35,6 +36,7 @@ def main() -> int:
             dtype=arguments.dtype,
             num_threads=arguments.threads,
             kernel_backend=arguments.kernel_backend,
+            activation_bits=arguments.activation_bits,
             recorded_steps=arguments.recorded_steps,
             speculation=arguments.speculation,
         )

@@ -95,6 +95,7 @@ def load_engine(path: Path, options: LoadOptions, progress: Progress) -> LoadedE
         *plan.settings,
         *_kernel_settings(runner),
         *_slow_weights(runner),
+        *_activation_settings(runner, options.activation_bits),
         *recording_settings(runner.recorder),
         *_drafter_settings(runner),
     ]
@@ -152,6 +153,23 @@ def _slow_weights(runner: ModelRunner) -> list[EffectiveSetting]:
         "rows. The reference multiplies these, several times slower"
     )
     return [EffectiveSetting("kernel:group_linear", backend, "reference for some", reason)]
+
+
+def _activation_settings(runner: ModelRunner, wish: str) -> list[EffectiveSetting]:
+    """What products of codes round activations to, where the wish does not say it or is not met."""
+    codes = [weight for weight in runner.model.weights() if isinstance(weight, GroupQuant)]
+    if not codes or wish == "16":
+        return []
+    rounded = runner.dtype == torch.bfloat16 and any(weight.activation_bits == 8 for weight in codes)
+    if rounded and wish == "auto":
+        reason = "products of codes are faster with activations rounded to 8 bits, 32 at a time; 16 loses nothing"
+        return [EffectiveSetting("activation_bits", wish, "8", reason)]
+    if not rounded and wish == "8":
+        why = "only bfloat16 is rounded" if runner.dtype != torch.bfloat16 else "the kernels have nothing faster for it"
+        return [
+            EffectiveSetting("activation_bits", wish, "16", f"{why} on this device, so activations stay as they are")
+        ]
+    return []
 
 
 def _drafter_settings(runner: ModelRunner) -> list[EffectiveSetting]:

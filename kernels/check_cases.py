@@ -195,9 +195,12 @@ def random_codes(side: Side, shape: tuple[int, int], bits: int, group_size: int,
     return replace(weight, zero=0, minimum=-halves(outputs, groups, around=0.25)) if form == "minimum" else weight
 
 
-def group_linear(bits: int, group_size: int, form: str, inputs: int = 192, outputs: int = 101) -> Check:
+def group_linear(
+    bits: int, group_size: int, form: str, inputs: int = 192, outputs: int = 101, activation_bits: int = 16
+) -> Check:
     def check(ops: Ops, side: Side, rows: slice) -> tuple[Tensor, ...]:
-        weight = ops.prepare_group_quant(random_codes(side, (outputs, inputs), bits, group_size, form))
+        codes = random_codes(side, (outputs, inputs), bits, group_size, form)
+        weight = ops.prepare_group_quant(codes.with_activation_bits(activation_bits))
         part = padded(ops, side.normal(ROWS, inputs)[rows])
         out = side.empty(len(part), outputs)
         ops.group_linear(out, part, weight, None)

@@ -65,6 +65,8 @@ CHECKS: dict[str, tuple[Check, ...]] = {
         Check(cases.group_linear(4, 128, "permuted"), "permuted"),
         Check(cases.group_linear(4, 32, "sub-scales", inputs=512), "sub-scales"),
         Check(cases.group_linear(8, 16, "minimum", inputs=80), "groups of 16"),
+        Check(cases.group_linear(4, 64, "minimum", activation_bits=8), "activations of 8 bits"),
+        Check(cases.group_linear(8, 32, "zeros", activation_bits=8), "8 bits, activations of 8 bits"),
     ),
     "group_embedding": (
         Check(cases.group_embedding(4, 32, "minimum")),

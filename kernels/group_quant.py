@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 ROWS = "rows"  # the layout that formats are read into; a backend may have its own (`kernels.ops.PrepareGroupQuant`)
+_PIECE = 32  # activations at most that are rounded to 8 bits by one scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class GroupQuant:
     sub_scale:   None (S = G), or int8 [N, G]: a group's scale is scale * sub_scale (GGUF's K formats)
     sub_minimum: None, or uint8 [N, G]: a group's minimum is minimum * sub_minimum; wants sub_scale and minimum
     perm:        None, or int32 [K]: input k of the codes is the activations' input perm[k] (GPTQ's act order)
+    activation_bits: 16, or 8: products round bf16 activations to integers of 8 bits first (`rounded_activations`)
 
     The products scale * zero, scale * sub_scale and minimum * sub_minimum fit fp32 exactly where scales have 16 bits.
     """
@@ -47,6 +49,7 @@ class GroupQuant:
     sub_groups: int = 1
     perm: Tensor | None = None
     layout: str = ROWS
+    activation_bits: int = 16
 
     @property
     def num_groups(self) -> int:
@@ -108,6 +111,27 @@ class GroupQuant:
         ordered[:, self.perm.long()] = weights
         return ordered
 
+    def with_activation_bits(self, bits: int) -> GroupQuant:
+        """The same for activations of 16 or 8 bits."""
+        return self if self.activation_bits == bits else replace(self, activation_bits=bits)
+
+    def rounded_activations(self, x: Tensor) -> Tensor:
+        """fp64 [T, K]: x [T, K] as products with `activation_bits` 8 take it: integers of at most 127 times m / 127.
+
+        m is the largest magnitude of a piece, a group or 32 inputs of it in the codes' order; m / 127 and 127 / m are
+        rounded to fp32. A piece of numbers below 2^-101 is zero.
+        """
+        place = torch.arange(self.shape[1], device=x.device)
+        order = place if self.perm is None else self.perm.long()
+        group = min(self.group_size, self.shape[1])
+        piece = place // group * -(-group // _PIECE) + place % group // _PIECE
+        ordered = x[:, order].double()
+        largest = ordered.new_zeros(len(x), int(piece[-1]) + 1)
+        largest.scatter_reduce_(1, piece.expand(len(x), -1), ordered.abs(), "amax")
+        most = largest.float().clamp(min=2.0**-101)
+        up, down = ((127 / most)[:, piece].double(), (most / 127)[:, piece].double())
+        return torch.empty_like(ordered).index_copy_(1, order, torch.round(ordered * up) * down)
+
     def rows(self, index: slice | Tensor) -> GroupQuant:
         """The outputs that `index` (a slice, or row numbers int64) picks (layout "rows")."""
         self._require_rows()
@@ -126,7 +150,7 @@ class GroupQuant:
 
     def _traits(self) -> tuple[object, ...]:
         zero = None if isinstance(self.zero, Tensor) else self.zero
-        return self.shape[1], self.bits, self.group_size, self.sub_groups, self.layout, zero
+        return self.shape[1], self.bits, self.group_size, self.sub_groups, self.layout, self.activation_bits, zero
 
     def _require_rows(self) -> None:
         if self.layout != ROWS:

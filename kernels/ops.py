@@ -124,7 +124,8 @@ class PrepareGroupQuant(Protocol):
     def __call__(self, weight: GroupQuant) -> GroupQuant:
         """The same weights, arranged once at load as this backend's `GroupLinear` and `GroupEmbedding` want them.
 
-        weight: in layout "rows"; it may be given back as it is.
+        weight: in layout "rows"; it may be given back as it is. Of what is returned `activation_bits` is 16 where this
+        backend rounds no activations.
         """
 
 
@@ -134,8 +135,9 @@ class GroupLinear(Protocol):
 
         As a sum over groups g: scale * sum(x * code) + minimum * sum(x), all in fp32; codes are exact. A backend may
         take bf16 activations as fixed-point numbers of 16 bits, a group or 128 inputs of it at a time: off by at most
-        2^-16 of the largest one's power of two, far less than what bf16 rounded off that one. `out` and `bias` as in
-        `Linear`. x is in the order of the activations, whatever `weight.perm` says.
+        2^-16 of the largest one's power of two, far less than what bf16 rounded off that one. Where
+        `weight.activation_bits` is 8, bf16 activations are taken as `weight.rounded_activations` gives them. `out` and
+        `bias` as in `Linear`. x is in the order of the activations, whatever `weight.perm` says.
         """
 
 

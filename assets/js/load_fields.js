@@ -31,6 +31,7 @@ const MORE_FIELDS = [
   { name: "mod_gpu_share", option: "gpu_memory_utilization", kind: "number", min: 1, max: 100, unit: 0.01 },
   { name: "dtype", option: "dtype", kind: "choice", values: ["auto", "bfloat16", "float32"] },
   { name: "kernel_backend", option: "kernel_backend", kind: "choice", values: ["auto", "cpu_ops", "triton_ops", "reference"] },
+  { name: "activation_bits", option: "activation_bits", kind: "choice", values: ["auto", "8", "16"] },
   { name: "recorded_steps", option: "recorded_steps", kind: "choice", ...YES_NO },
 ];
 const OF_SPECULATION = ["num_speculative_tokens", "speculation_rule", "drafter"];

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ from engine.sample.sampler import Sampler
 from engine.sample.verifier import Verifier, no_scores
 from engine.spec.drafter import Drafter
 from engine.spec.drafter_loading import DrafterHost, load_drafter
+from kernels.group_quant import GroupQuant
+from kernels.ops import Ops
 from kernels.recording import Eager
 from kernels.registry import THREADS, load_ops
 
@@ -56,6 +59,7 @@ class ModelRunner:
         torch.set_num_threads(self.num_threads)
         wishes = backend_wishes(self.device, self.dtype, options.kernel_backend)
         ops, self.kernels = load_ops(wishes, self.dtype, self.device, self.num_threads)
+        ops = rounding_activations(ops, 16 if options.activation_bits == "16" else 8)
         by_transformers = bool(info.config.transformers_class)
         self.recorder, ops = recorded(options, ops, self.kernels, self.device, by_transformers=by_transformers)
         rows = aligned(options.max_num_batched_tokens, ops.row_alignment)
@@ -211,6 +215,15 @@ class ModelRunner:
         self._last = inputs.shape, functools.partial(self.model.forward, workspace, inputs.step, self.caches)
         self.recorder.run(*self._last)
         return inputs, workspace.logits
+
+
+def rounding_activations(ops: Ops, bits: int) -> Ops:
+    """The ops for products of codes with activations of `bits` 8 where they round any, or of 16."""
+
+    def prepare_group_quant(weight: GroupQuant) -> GroupQuant:
+        return ops.prepare_group_quant(weight.with_activation_bits(bits))
+
+    return replace(ops, prepare_group_quant=prepare_group_quant)
 
 
 def backend_wishes(device: torch.device, dtype: torch.dtype, wish: str = "auto") -> list[str]:

@@ -9,8 +9,6 @@ struct Code {
     int8_t value;
 };
 
-typedef int8_t VecB __attribute__((vector_size(kLanes)));
-
 inline float widen(Code code) { return static_cast<float>(code.value); }
 inline void narrow(float whole, Code* out) { out->value = static_cast<int8_t>(whole); }
 

@@ -1,39 +1,57 @@
-// Rows of activations as integers of 16 bits times powers of two, for products of codes (group_words.h).
+// Rows of activations as integers of 16 or 8 bits, each piece of a row with a scale of its own, for products of codes
+// (group_integers.h).
 #pragma once
+#include <type_traits>
 #include <vector>
 
 #include "group_tiles.h"
 #include "scratch.h"
 
-namespace group_words {
+namespace group_integers {
 
-constexpr int kPiece = 128;  // inputs at most: so many products of 16 bits and 8-bit codes fit 32 bits
+// Integers of 16 bits times the power of two that the largest of a piece needs: exact for bf16 numbers of at least 1/128 of
+// the largest, and off by 2^-16 of it at most for the others.
+struct Words {
+    using Number = int16_t;
+    static constexpr int kPiece = 128;  // inputs at most: so many products with 8-bit codes fit 32 bits
+};
+
+// Integers of 8 bits, 127 for the largest of a piece: off by 1/254 of it at most.
+struct Bytes {
+    using Number = int8_t;
+    static constexpr int kPiece = 32;  // inputs at most: the fewer share a scale, the less is lost
+};
+
+template <typename Kind>
+constexpr int kTogether = 4 / sizeof(typename Kind::Number);  // inputs in 32 bits
 
 typedef int16_t VecS __attribute__((vector_size(2 * kLanes)));
 
-// Activations as integers times a power of two: each row's numbers, a pair of inputs in 32 bits, and for each of its pieces
-// the power and the sum of the piece's activations.
+// Activations as integers: each row's numbers, as many inputs in 32 bits as fit, and for each of its pieces the scale and the
+// sum of the piece's activations.
 struct Encoded {
-    int32_t* pairs;
+    int32_t* numbers;
     float* factors;
-    size_t row_pairs, row_factors;  // from row to row
+    size_t row_numbers, row_factors;  // from row to row
 
-    Encoded from(int row) const { return {pairs + row * row_pairs, factors + row * row_factors, row_pairs, row_factors}; }
+    Encoded from(int row) const {
+        return {numbers + row * row_numbers, factors + row * row_factors, row_numbers, row_factors};
+    }
 };
 
-// How a weight's inputs fall into pieces. Each belongs to one group.
+// How a weight's inputs fall into pieces of at most so many. Each belongs to one group.
 struct Pieces {
-    int inputs, group_size, group_pieces, count;
+    int inputs, group_size, most, group_pieces, count;
 
-    explicit Pieces(const GroupWeight& weight)
-        : inputs(weight.padded_inputs()), group_size(std::min(weight.group_size, inputs)),
-          group_pieces((group_size + kPiece - 1) / kPiece),
-          count((inputs / group_size) * group_pieces + (inputs % group_size + kPiece - 1) / kPiece) {}
+    Pieces(const GroupWeight& weight, int most)
+        : inputs(weight.padded_inputs()), group_size(std::min(weight.group_size, inputs)), most(most),
+          group_pieces((group_size + most - 1) / most),
+          count((inputs / group_size) * group_pieces + (inputs % group_size + most - 1) / most) {}
 
     int group(int piece) const { return piece / group_pieces; }
     int size(int piece) const {
-        const int begin = group(piece) * group_size + piece % group_pieces * kPiece;
-        return std::min({kPiece, inputs - begin, (group(piece) + 1) * group_size - begin});
+        const int begin = group(piece) * group_size + piece % group_pieces * most;
+        return std::min({most, inputs - begin, (group(piece) + 1) * group_size - begin});
     }
 };
 
@@ -76,19 +94,19 @@ class PieceBlock {
     }
     const bf16* end() const { return end_; }
 
-    // Numbers below 2^15 to `numbers`, the power of two that each piece lacks and the sum of its activations to `factors`. A
-    // NaN or an infinity spoils its whole piece, through that power. Returns where the numbers end.
-    int16_t* encode(int16_t* numbers, float* factors) const {
+    // The pieces' numbers to `numbers`, in the order that codes of so many bits are multiplied in; the scale of each and the
+    // sum of its activations to `factors`. A NaN or an infinity spoils its whole piece, through that scale. Returns where the
+    // numbers end.
+    template <typename Kind, typename Number = typename Kind::Number>
+    Number* encode(Number* numbers, float* factors, int bits) const {
         VecI tops[kLanes] = {}, sums[kLanes] = {};
         for (int i = 0; i < count_; ++i) tops[reversed(i)] = largest(begins_[i], sizes_[i]);
-        VecI exponents = fold_lanes(tops, [](VecI a, VecI b) { return a > b ? a : b; }) >> 23;
-        exponents = exponents > 15 ? exponents : VecI{} + 15;
-        const Vec up = reinterpret_cast<Vec>((254 + 14 - exponents) << 23);
-        const VecI nan = VecI{} + 0x7fc00000;
-        const Vec down = reinterpret_cast<Vec>(exponents < 255 ? (exponents - 14) << 23 : nan);
+        Vec up, down;
+        find_scales(Kind{}, fold_lanes(tops, [](VecI a, VecI b) { return a > b ? a : b; }), &up, &down);
         float ups[kLanes], downs[kLanes], owns[kLanes];
         store(ups, up);
-        for (int i = 0; i < count_; numbers += sizes_[i++]) sums[reversed(i)] = round(begins_[i], sizes_[i], ups[i], numbers);
+        for (int i = 0; i < count_; numbers += sizes_[i++])
+            sums[reversed(i)] = round(begins_[i], sizes_[i], ups[i], numbers, bits);
         const VecI added = fold_lanes(sums, [](VecI a, VecI b) { return a + b; });
         store(downs, down);
         store(owns, __builtin_convertvector(added, Vec) * down);
@@ -97,6 +115,26 @@ class PieceBlock {
     }
 
   private:
+    static constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which the lowest bits then hold
+
+    // What makes numbers below 2^15, and its inverse, of the largest magnitudes of pieces, which are fp32 in integers.
+    static void find_scales(Words, VecI tops, Vec* up, Vec* down) {
+        VecI exponents = tops >> 23;
+        exponents = exponents > 15 ? exponents : VecI{} + 15;
+        *up = reinterpret_cast<Vec>((254 + 14 - exponents) << 23);
+        *down = reinterpret_cast<Vec>(exponents < 255 ? (exponents - 14) << 23 : VecI{} + kNan);
+    }
+
+    // The same for numbers of at most 127.
+    static void find_scales(Bytes, VecI tops, Vec* up, Vec* down) {
+        constexpr int32_t kInfinity = 0x7f800000, kLeast = 0x0d000000;  // some 4e-31: below it all is zero
+        const Vec largest = reinterpret_cast<Vec>(tops > kLeast ? tops : VecI{} + kLeast);
+        *up = 127.0f / largest;
+        *down = reinterpret_cast<Vec>(tops < kInfinity ? reinterpret_cast<VecI>(largest / 127.0f) : VecI{} + kNan);
+    }
+
+    static constexpr int32_t kNan = 0x7fc00000;
+
     static VecI largest(const bf16* x, int count) {
 #if defined(__AVX512BW__)
         if (count % (2 * kLanes) == 0) {
@@ -115,8 +153,8 @@ class PieceBlock {
         return top;
     }
 
-    static VecI round(const bf16* x, int count, float factor, int16_t* to) {
-        const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, which the lowest bits then hold
+    static VecI round(const bf16* x, int count, float factor, int16_t* to, int) {
+        const Vec magic = splat(kMagic);
 #if defined(__AVX512BW__)
         if (count % (2 * kLanes) == 0) {
             __m512i sums = _mm512_setzero_si512();
@@ -143,12 +181,29 @@ class PieceBlock {
         return added;
     }
 
+    // Of four bits, codes come as a word's eight inputs 0 4 1 5 2 6 3 7; of eight bits, in their order.
+    static VecI round(const bf16* x, int count, float factor, int8_t* to, int bits) {
+        constexpr int kOrder[] = {0, 4, 1, 5, 2, 6, 3, 7};
+        const Vec magic = splat(kMagic);
+        VecB order;
+        for (int i = 0; i < kLanes; ++i) order[i] = int8_t(bits == 4 ? i / 8 * 8 + kOrder[i % 8] : i);
+        VecI added{};
+        for (int i = 0; i < count; i += kLanes) {
+            const VecI whole = reinterpret_cast<VecI>(fma(load(x + i), splat(factor), magic)) - reinterpret_cast<VecI>(magic);
+            added += whole;
+            const VecB narrow = __builtin_shuffle(__builtin_convertvector(whole, VecB), order);
+            std::memcpy(to + i, &narrow, sizeof narrow);
+        }
+        return added;
+    }
+
     int count_;
     const bf16 *begins_[kLanes], *end_;
     int sizes_[kLanes];
 };
 
 // Row m of a product as integers, in the codes' order.
+template <typename Kind>
 inline void encode_row(const GroupProduct& product, const Pieces& pieces, int m, const Encoded& to) {
     static thread_local std::vector<bf16> copy;
     const GroupWeight& weight = product.weight;
@@ -159,12 +214,12 @@ inline void encode_row(const GroupProduct& product, const Pieces& pieces, int m,
         row = copy.data();
     }
     const Encoded own = to.from(m);
-    int16_t* numbers = reinterpret_cast<int16_t*>(own.pairs);
+    auto* numbers = reinterpret_cast<typename Kind::Number*>(own.numbers);
     for (int piece = 0; piece < pieces.count; piece += kLanes) {
         const PieceBlock block(row, pieces, piece);
-        numbers = block.encode(numbers, own.factors + 2 * piece);
+        numbers = block.encode<Kind>(numbers, own.factors + 2 * piece, weight.bits);
         row = block.end();
     }
 }
 
-}  // namespace group_words
+}  // namespace group_integers

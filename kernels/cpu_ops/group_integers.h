@@ -1,20 +1,18 @@
-// out = x . codes for bf16 activations, by products of 16-bit integers: they take half the instructions that fp32 takes, and
-// codes need no more than a mask on their way.
-// Each piece of a row, a group of the weight or 128 inputs of it, becomes integers of 16 bits times a power of two: exact for
-// numbers of at least 1/128 of the piece's largest, and off by 2^-16 of the largest at most for the others, far less than bf16
-// rounded off before. Integer sums are exact; a piece's scale, and its minimum times the sum of its activations, follow in
-// fp32, piece by piece. A row goes through the same operations in the same order wherever it stands.
+// out = x . codes for bf16 activations, by products of integers: of 16 bits they take half the instructions that fp32 takes, of
+// 8 bits a quarter, and codes need no more than a mask on their way.
+// Each piece of a row, a group of the weight or a part of one, becomes integers with a scale of its own (group_encode.h).
+// Integer sums are exact; a piece's scale, and its minimum times the sum of its activations, follow in fp32, piece by piece. A
+// row goes through the same operations in the same order wherever it stands.
 #pragma once
 #include <array>
 #include <atomic>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "group_encode.h"
 #include "pool.h"
 
-namespace group_words {
+namespace group_integers {
 
 constexpr int kVectors = 2;                  // of sums a row: two panels with AVX-512, otherwise one
 constexpr int kPanels = kVectors / kParts;   // that are worked on together
@@ -29,8 +27,8 @@ constexpr size_t kNearBytes = 64 << 10;      // of the next panel that are asked
 constexpr size_t kAheadBytes = 2048;         // along a panel that is too long for that
 constexpr size_t kFetchedFirst = 4096;       // bytes of a panel
 
-// sums + words . pair, products of the two 16-bit integers in each lane.
-inline VecI dot(VecI sums, VecI words, VecI pair) {
+// sums + codes . numbers, products of the two 16-bit integers in each lane.
+inline VecI dot(Words, VecI sums, VecI words, VecI pair) {
 #if defined(__AVX512VNNI__)
     return reinterpret_cast<VecI>(_mm512_dpwssd_epi32(
         reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(words), reinterpret_cast<__m512i>(pair)));
@@ -54,15 +52,27 @@ inline VecI dot(VecI sums, VecI words, VecI pair) {
 #endif
 }
 
-// The pairs of inputs of some panels as 16-bit integers, straight from the codes.
+#if defined(__AVX512VNNI__)
+constexpr bool kMultipliesBytes = true;
+
+// The same of four codes and four 8-bit integers.
+inline VecI dot(Bytes, VecI sums, VecI codes, VecI four) {
+    return reinterpret_cast<VecI>(_mm512_dpbusd_epi32(
+        reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(codes), reinterpret_cast<__m512i>(four)));
+}
+#else
+constexpr bool kMultipliesBytes = false;  // no instruction here is worth what rounding to 8 bits loses
+#endif
+
+// The inputs of some panels as integers, straight from the codes.
 template <int Bits>
 struct FromCodes {
     const uint8_t* codes;
     size_t panel_bytes;
     ptrdiff_t ahead;  // the distance of what is asked for meanwhile
 
-    // Vector v of pair j of a step.
-    VecI words(int v, int j) const {
+    // Vector v of pair j of a step, each code in 16 bits.
+    VecI lanes(Words, int v, int j) const {
         const uint8_t* panel = codes + size_t(v / kParts) * panel_bytes;
         if constexpr (Bits == 4) {
             VecU word;
@@ -82,6 +92,29 @@ struct FromCodes {
 #endif
         }
     }
+
+#if defined(__AVX512VNNI__)
+    // Vector v of four inputs of a step, each code in 8 bits.
+    VecI lanes(Bytes, int v, int j) const {
+        const uint8_t* panel = codes + size_t(v) * panel_bytes;
+        if constexpr (Bits == 4) {
+            VecU word;
+            std::memcpy(&word, panel, sizeof word);
+            return reinterpret_cast<VecI>((word >> (4 * j)) & 0x0f0f0f0fu);
+        } else {
+            const __m512i side_by_side = _mm512_loadu_si512(panel + 4 * kPanel * j);  // two pairs of each output
+            return reinterpret_cast<VecI>(_mm512_permutexvar_epi16(_mm512_load_si512(kInterleaved.places), side_by_side));
+        }
+    }
+    struct alignas(64) Interleaved {
+        int16_t places[32] = {};
+        constexpr Interleaved() {
+            for (int i = 0; i < 32; ++i) places[i] = int16_t(i / 2 + i % 2 * 16);
+        }
+    };
+    static constexpr Interleaved kInterleaved{};
+#endif
+
     void next() {
         constexpr int kBytes = kStep * kPanel * Bits / 8;
         for (int i = 0; i < kPanels; ++i)
@@ -168,25 +201,26 @@ struct RowPlaces {
 };
 
 // totals[m][v] += the product of R rows with some panels.
-template <int R, int Bits, typename Scales>
+template <typename Kind, int R, int Bits, typename Scales>
 __attribute__((noinline)) void add_pieces(
     const Pieces& pieces, FromCodes<Bits> codes, Scales scales, Encoded rows, Vec* totals) {
     const int inputs = pieces.inputs, group_size = pieces.group_size;
-    RowPlaces pairs(rows.pairs, rows.row_pairs, R), factors(rows.factors, rows.row_factors, R);
+    constexpr int kLoads = kStep / kTogether<Kind>;  // of a row in a step
+    RowPlaces numbers(rows.numbers, rows.row_numbers, R), factors(rows.factors, rows.row_factors, R);
     for (int end = group_size, begin = 0; begin < inputs; begin = end, end = std::min(end + group_size, inputs)) {
-        for (int left = end - begin; left > 0; left -= kPiece) {
+        for (int left = end - begin; left > 0; left -= Kind::kPiece) {
             VecI sums[R][kVectors] = {};
-            for (int inside = std::min(left, kPiece); inside > 0; inside -= kStep, codes.next()) {
+            for (int inside = std::min(left, Kind::kPiece); inside > 0; inside -= kStep, codes.next()) {
 #pragma GCC unroll 4
-                for (int j = 0; j < kStep / 2; ++j, pairs.forward(sizeof(int32_t))) {
-                    VecI words[kVectors];
+                for (int j = 0; j < kLoads; ++j, numbers.forward(sizeof(int32_t))) {
+                    VecI lanes[kVectors];
 #pragma GCC unroll 2
-                    for (int v = 0; v < kVectors; ++v) words[v] = codes.words(v, j);
+                    for (int v = 0; v < kVectors; ++v) lanes[v] = codes.lanes(Kind{}, v, j);
 #pragma GCC unroll 8
                     for (int m = 0; m < R; ++m) {
-                        const VecI pair = VecI{} + pairs.at<int32_t>(m);
+                        const VecI own = VecI{} + numbers.at<int32_t>(m);
 #pragma GCC unroll 2
-                        for (int v = 0; v < kVectors; ++v) sums[m][v] = dot(sums[m][v], words[v], pair);
+                        for (int v = 0; v < kVectors; ++v) sums[m][v] = dot(Kind{}, sums[m][v], lanes[v], own);
                     }
                 }
             }
@@ -217,6 +251,7 @@ struct Workspace {
 };
 
 // What one block of rows multiplies.
+template <typename Kind>
 class Product {
   public:
     Product(const GroupProduct& part, const Pieces& pieces, const Encoded& rows)
@@ -266,7 +301,7 @@ class Product {
     void all_rows(const FromCodes<Bits>& codes, const Scales& scales, Vec* totals) const {
         using Add = void (*)(const Pieces&, FromCodes<Bits>, Scales, Encoded, Vec*);
         static constexpr auto kAdd = []<int... R>(std::integer_sequence<int, R...>) {
-            return std::array<Add, kRows>{add_pieces<R + 1, Bits, Scales>...};
+            return std::array<Add, kRows>{add_pieces<Kind, R + 1, Bits, Scales>...};
         }(std::make_integer_sequence<int, kRows>());
         const int tiles = (part_.rows + kRows - 1) / kRows;
         for (int tile = 0; tile < tiles; ++tile) {
@@ -291,12 +326,13 @@ inline void fetch(const GroupWeight& weight, int panel) {
 }
 
 // Rows of activations as integers, in a thread's memory, which holds those of one product at a time.
+template <typename Kind>
 class EncodedRows {
   public:
     // Room for the rows of a product.
     const Encoded& place(int rows, const Pieces& pieces) {
-        const size_t row_pairs = lines_apart(pieces.inputs / 2), row_factors = lines_apart(2 * pieces.count);
-        rows_ = {pairs_.at_least(rows * row_pairs), factors_.at_least(rows * row_factors), row_pairs, row_factors};
+        const size_t row_numbers = lines_apart(pieces.inputs / kTogether<Kind>), row_factors = lines_apart(2 * pieces.count);
+        rows_ = {numbers_.at_least(rows * row_numbers), factors_.at_least(rows * row_factors), row_numbers, row_factors};
         return rows_;
     }
 
@@ -304,7 +340,7 @@ class EncodedRows {
     const Encoded& own(uint64_t number, const GroupProduct& part, const Pieces& pieces) {
         if (number == number_) return rows_;
         place(part.rows, pieces);
-        for (int m = 0; m < part.rows; ++m) encode_row(part, pieces, m, rows_);
+        for (int m = 0; m < part.rows; ++m) encode_row<Kind>(part, pieces, m, rows_);
         number_ = number;
         return rows_;
     }
@@ -314,23 +350,24 @@ class EncodedRows {
     // the same place of it.
     static size_t lines_apart(size_t count) { return ((count + 15) / 16 | 1) * 16; }
 
-    Scratch<int32_t> pairs_;
+    Scratch<int32_t> numbers_;
     Scratch<float> factors_;
     Encoded rows_{};
     uint64_t number_ = 0;
 };
 
-inline void multiply(const GroupProduct& product) {
+template <typename Kind>
+inline void multiply_as(const GroupProduct& product) {
     static std::atomic<uint64_t> products{0};
-    static thread_local EncodedRows shared;
+    static thread_local EncodedRows<Kind> shared;
     const GroupWeight& weight = product.weight;
-    const Pieces pieces(weight);
+    const Pieces pieces(weight, Kind::kPiece);
     const int padded = weight.padded_inputs(), panels = weight.panels();
     const int steps = (panels + kPanels - 1) / kPanels;
     const int threads = Pool::instance().size();
     const int per_thread = product.rows > kLongRows ? kSlicesOfLong : kGroupSlicesPerThread;
     const int slices = std::min(steps, threads * per_thread);
-    const int block = std::max(64, int(kBlockBytes / sizeof(int16_t)) / padded / kRows * kRows);
+    const int block = std::max(64, int(kBlockBytes / sizeof(typename Kind::Number)) / padded / kRows * kRows);
     for (int first = 0; first < product.rows; first += block) {
         const GroupProduct part = product.part(first, std::min(block, product.rows - first));
         const uint64_t number = products.fetch_add(1) + 1;
@@ -339,19 +376,25 @@ inline void multiply(const GroupProduct& product) {
         const int shares = each ? 0 : std::min(part.rows, kSlicesOfLong * threads);
         Pool::instance().run(shares, [&](int share) {
             const int last = part.rows * (share + 1) / shares;
-            for (int m = part.rows * share / shares; m < last; ++m) encode_row(part, pieces, m, *all);
+            for (int m = part.rows * share / shares; m < last; ++m) encode_row<Kind>(part, pieces, m, *all);
         });
         Pool::instance().run(slices, [&](int slice) {
-            static thread_local EncodedRows own;
+            static thread_local EncodedRows<Kind> own;
             const auto edge = [&](int i) {  // the longer ones first: threads then have as much of them in all
                 return std::min(panels, kPanels * int((int64_t(steps) * i + slices - 1) / slices));
             };
             const int begin = edge(slice), end = edge(slice + 1);
             const int then = slice + threads < slices ? edge(slice + threads) : begin;
             if (slice < threads) fetch(weight, begin);
-            Product(part, pieces, each ? own.own(number, part, pieces) : *all).multiply(begin, end, then);
+            Product<Kind>(part, pieces, each ? own.own(number, part, pieces) : *all).multiply(begin, end, then);
         });
     }
 }
 
-}  // namespace group_words
+inline void multiply(const GroupProduct& product) {
+    if constexpr (kMultipliesBytes)
+        if (product.weight.activation_bits == 8) return multiply_as<Bytes>(product);
+    multiply_as<Words>(product);
+}
+
+}  // namespace group_integers

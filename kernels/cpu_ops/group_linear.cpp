@@ -1,8 +1,8 @@
 // out [M, N] = x [M, K] . w [N, K]^T + bias for weights in codes, and rows of such weights: fp32 sums, codes exact.
 #include "group_amx.h"
+#include "group_integers.h"
 #include "group_tiles.h"
 #include "group_vector.h"
-#include "group_words.h"
 #include "packed.h"
 #include "pool.h"
 
@@ -16,7 +16,7 @@ void group_linear(Out* out, const T* x, const GroupWeight* weight, const T* bias
 #ifdef PIZARRA_AMX
     if (kHalves && amx::granted()) return group_amx::multiply(product);
 #endif
-    if (kHalves) return group_words::multiply(product);
+    if (kHalves) return group_integers::multiply(product);
     group_vector::multiply(product);
 }
 
@@ -49,6 +49,14 @@ void group_embedding(Out* out, const int64_t* ids, const GroupWeight* table, int
 }  // namespace
 
 extern "C" {
+// Whether products of bf16 activations can take them as integers of 8 bits here.
+int32_t pz_multiplies_bytes() {
+#ifdef PIZARRA_AMX
+    if (amx::granted()) return 0;  // matrix tiles take them as they are, and are faster yet
+#endif
+    return group_integers::kMultipliesBytes;
+}
+
 PACKED(pz_group_linear_bf16, group_linear<bf16, bf16>)
 PACKED(pz_group_linear_bf16_fp32, group_linear<bf16, float>)
 PACKED(pz_group_linear_fp32, group_linear<float, float>)

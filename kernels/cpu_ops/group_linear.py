@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.cpu_ops.binding import by_dtype, function, leaves, pointer, rows_pointer
+from kernels.cpu_ops.binding import by_dtype, function, leaves, pointer, rows_pointer, symbol
 from kernels.cpu_ops.group_tiles import TiledQuant, serves, tiled
 from kernels.group_quant import GroupQuant
 from kernels.reference import group_linear as reference
@@ -17,7 +17,14 @@ _rows = by_dtype("pz_group_embedding", 3, 2)
 
 def prepare_group_quant(weight: GroupQuant) -> GroupQuant:
     """See `kernels.ops.PrepareGroupQuant`: in layout "tiles", or given back as it is where `serves` says no."""
-    return tiled(weight) if serves(weight) else weight
+    if not serves(weight):
+        return weight.with_activation_bits(16)
+    return tiled(weight if multiplies_bytes() else weight.with_activation_bits(16))
+
+
+def multiplies_bytes() -> bool:
+    """Whether this processor has an instruction for products of 8-bit activations, and nothing faster."""
+    return bool(symbol("pz_multiplies_bytes")())
 
 
 def group_linear(out: Tensor, x: Tensor, weight: GroupQuant, bias: Tensor | None) -> None:

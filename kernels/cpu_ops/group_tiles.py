@@ -28,7 +28,7 @@ class _CWeight(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("codes", "scale", "minimum", "zero", "sub_scale", "sub_minimum", "perm")),
         *((name, c_int32) for name in ("outputs", "inputs", "bits", "group_size")),
-        *((name, c_int32) for name in ("sub_groups", "constant_zero", "scale_type")),
+        *((name, c_int32) for name in ("sub_groups", "constant_zero", "scale_type", "activation_bits")),
     )
 
 
@@ -54,6 +54,7 @@ class TiledQuant(GroupQuant):
             sub_groups=self.sub_groups,
             constant_zero=0 if isinstance(self.zero, Tensor) else self.zero,
             scale_type=SCALE_TYPES[self.scale.dtype],
+            activation_bits=self.activation_bits,
         )
         object.__setattr__(self, "c_weight", weight)
         object.__setattr__(self, "address", ctypes.addressof(weight))

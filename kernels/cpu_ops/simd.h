@@ -18,6 +18,7 @@ typedef float Vec __attribute__((vector_size(4 * kLanes)));
 typedef int32_t VecI __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t VecU __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t VecH __attribute__((vector_size(2 * kLanes)));
+typedef int8_t VecB __attribute__((vector_size(kLanes)));
 
 struct bf16 {
     uint16_t bits;

@@ -26,6 +26,8 @@ def group_linear(out: Tensor, x: Tensor, weight: GroupQuant, bias: Tensor | None
     wide = accumulation_dtype(x.dtype)
     rows = torch.zeros(-(-x.shape[0] // ROW_ALIGNMENT) * ROW_ALIGNMENT, inputs, dtype=wide, device=x.device)
     rows[: x.shape[0]] = x
+    if weight.activation_bits == 8 and x.dtype == torch.bfloat16:
+        rows = weight.rounded_activations(rows).to(wide)
     step = max(1, _EXPANDED_AT_ONCE // inputs)
     for first in range(0, outputs, step):
         columns = slice(first, min(first + step, outputs))

@@ -28,7 +28,7 @@ _OFFSETS = {(torch.float16, 4): 16, (torch.bfloat16, 4): 16, (torch.float16, 8):
 
 def prepare_group_quant(weight: GroupQuant) -> GroupQuant:
     """See `kernels.ops.PrepareGroupQuant`: in layout "words", whatever the groups are."""
-    return in_words(weight)
+    return in_words(weight.with_activation_bits(16))
 
 
 @triton.jit

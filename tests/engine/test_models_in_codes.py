@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from bench.kv_error import TEXT
 from bench.random_checkpoint import FORMATS, GGUF_FORMATS, write_random
+from bench.rounding import TEXT
 from bench.transformers_llama import build, export
 from engine.checkpoint import read_checkpoint
+from engine.config import ConfigError, LoadOptions
 from engine.core.sampling_params import SamplingParams
 from engine.vocab import load_vocab
+from kernels.cpu_ops.group_linear import multiplies_bytes
 from kernels.group_quant import GroupQuant
 from tests.engine import transformers_oracle as oracle
 from tests.engine.stepping import complete, load, prompt_logits
@@ -68,8 +71,8 @@ def test_the_default_model_in_codes_is_its_bf16_within_rounding_at_a_third_of_th
     tokens = load_vocab(default_model_path).encode(" ".join(TEXT.split()))
     pieces = [tokens[first : first + 60] for first in range(0, 120, 60)]
 
-    def logits(path: Path, dtype: str) -> tuple[torch.Tensor, int]:
-        runner = load(path, dtype=dtype, **options).runner
+    def logits(path: Path, dtype: str, activation_bits: str = "16") -> tuple[torch.Tensor, int]:
+        runner = load(path, dtype=dtype, activation_bits=activation_bits, **options).runner
         return torch.cat([prompt_logits(runner, piece) for piece in pieces]), runner.weights_bytes
 
     truth, _ = logits(default_model_path, "float32")
@@ -78,8 +81,26 @@ def test_the_default_model_in_codes_is_its_bf16_within_rounding_at_a_third_of_th
     )
     errors = [(found - truth).square().mean().sqrt() for found in (codes, plain)]
     assert errors[0] <= 1.25 * errors[1]
+    rounded, _ = logits(default_model_path, "bfloat16", "8")
+    assert (rounded - truth).square().mean().sqrt() <= 2 * errors[1]
     assert errors[0] < 0.05 * truth.square().mean().sqrt()
     assert codes_bytes <= 0.4 * plain_bytes
+
+
+def test_what_activations_are_rounded_to_is_told(default_model_path: Path, tmp_path: Path) -> None:
+    def told(path: Path, **options: Any) -> list[tuple[str, str]]:
+        loaded = load(path, max_model_len=256, **options)
+        found = [setting for setting in loaded.settings if setting.name == "activation_bits"]
+        return [(setting.requested, setting.effective) for setting in found]
+
+    bits = 8 if multiplies_bytes() else 16
+    assert told(default_model_path) == ([("auto", "8")] if bits == 8 else [])
+    assert told(default_model_path, activation_bits="8") == ([] if bits == 8 else [("8", "16")])
+    assert told(default_model_path, activation_bits="16") == []
+    assert told(default_model_path, activation_bits="8", dtype="float32") == [("8", "16")]
+    assert told(write_random(tmp_path / "model", "BF16", "tiny")) == []
+    with pytest.raises(ConfigError, match="activation_bits='4': known are auto, 8, 16"):
+        LoadOptions(activation_bits="4")
 
 
 def test_groups_that_the_kernels_do_not_take_run_and_are_told(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kernels.cpu_ops.group_linear import multiplies_bytes
 from kernels.group_quant import GroupQuant, pack_nibbles
 from kernels.ops import Ops
+from kernels.reference import group_linear as reference
 from kernels.registry import load_ops
 from tests.kernels.group_quants import FORMS, random_group_quant
 
@@ -80,11 +82,15 @@ def test_every_code_is_exact(ops: Ops, bits: int) -> None:
         assert torch.equal(product(ops, torch.eye(32, dtype=dtype), weight), codes.t().float())
 
 
+@pytest.mark.parametrize("activation_bits", [16, 8])
 @pytest.mark.parametrize("rows", [1, 7, 16, 17, 33, 70, 300])
 @pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (8, 128), (4, 16)])
-def test_a_row_has_the_same_bits_in_any_batch(ops: Ops, rows: int, bits: int, group_size: int) -> None:
+def test_a_row_has_the_same_bits_in_any_batch(
+    ops: Ops, rows: int, bits: int, group_size: int, activation_bits: int
+) -> None:
     """Enough inputs and outputs for several slices, and for blocks of rows."""
-    weight = ops.prepare_group_quant(random_group_quant("minimum", bits, (200, 1536), group_size, seed=4))
+    codes = random_group_quant("minimum", bits, (200, 1536), group_size, seed=4)
+    weight = ops.prepare_group_quant(codes.with_activation_bits(activation_bits))
     x = torch.randn(300, 1536, generator=torch.Generator().manual_seed(5))
     for dtype in (torch.bfloat16, torch.float32):
         part = x.to(dtype)
@@ -94,8 +100,9 @@ def test_a_row_has_the_same_bits_in_any_batch(ops: Ops, rows: int, bits: int, gr
         assert torch.equal(apart, together[300 - rows :])
 
 
+@pytest.mark.parametrize("activation_bits", [16, 8])
 @pytest.mark.parametrize("seed", range(12))
-def test_random_shapes_keep_a_rows_bits(ops: Ops, seed: int) -> None:
+def test_random_shapes_keep_a_rows_bits(ops: Ops, seed: int, activation_bits: int) -> None:
     """Rows 1 to a prefill chunk, outputs and inputs that fill no panel or tile, groups of every size, any form."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -106,7 +113,8 @@ def test_random_shapes_keep_a_rows_bits(ops: Ops, seed: int) -> None:
     form, bits = FORMS[seed % len(FORMS)], pick(4, 8)
     sub = form.startswith("sub")
     group_size = pick(16, 32, 64, 128) if sub else pick(16, 32, 64, 96, 128, 160, 1 << 20)
-    weight = ops.prepare_group_quant(random_group_quant(form, bits, (outputs, inputs), group_size, seed))
+    codes = random_group_quant(form, bits, (outputs, inputs), group_size, seed)
+    weight = ops.prepare_group_quant(codes.with_activation_bits(activation_bits))
     x = torch.randn(520, inputs, generator=generator).bfloat16()
     whole = torch.empty(len(x), outputs)
     ops.group_linear(whole, x, weight, None)
@@ -115,6 +123,49 @@ def test_random_shapes_keep_a_rows_bits(ops: Ops, seed: int) -> None:
         part = torch.empty(rows, outputs)
         ops.group_linear(part, x[first : first + rows], weight, None)
         assert torch.equal(part, whole[first : first + rows]), (rows, first)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("inputs", "group_size"), [(80, 16), (576, 32), (640, 64), (512, 256), (1000, 1 << 20)])
+def test_activations_of_8_bits_are_rounded_as_the_reference_rounds_them(
+    ops: Ops, bits: int, form: str, inputs: int, group_size: int
+) -> None:
+    """Some activations are a thousand times larger than the others, a piece is all zeros, another one tiny."""
+    weight = random_group_quant(form, bits, (53, inputs), group_size, seed=inputs).with_activation_bits(8)
+    x = torch.randn(19, inputs, generator=torch.Generator().manual_seed(bits)).bfloat16()
+    x[:, ::40] *= 1000
+    x[3, :32], x[4, 32:64] = 0, 1e-38
+    prepared = ops.prepare_group_quant(weight)
+    assert prepared.activation_bits == (8 if multiplies_bytes() else 16)
+    rounded = weight.rounded_activations(x) if prepared.activation_bits == 8 else x.double()
+    expected = rounded @ weight.dequantised(torch.float64).t()
+    found = product(ops, x, weight)
+    assert (found.double() - expected).abs().max() < 3e-5 * expected.abs().max()
+    again = torch.empty_like(found)
+    reference.group_linear(again, x, weight.with_activation_bits(prepared.activation_bits), None)
+    assert (found - again).abs().max() < 3e-5 * expected.abs().max()
+
+
+def test_activations_of_8_bits_lose_at_most_half_a_step() -> None:
+    weight = random_group_quant("permuted", 4, (8, 200), 64, seed=1)
+    x = torch.randn(20, 200, generator=torch.Generator().manual_seed(9)).bfloat16()
+    assert weight.perm is not None
+    order = weight.perm.long()
+    off = (weight.rounded_activations(x) - x.double()).abs()[:, order]
+    for first in range(0, 200, 32):
+        peak = x[:, order[first : first + 32]].double().abs().amax(1, keepdim=True)
+        assert (off[:, first : first + 32] <= peak / 254 * (1 + 1e-4)).all()
+    assert off.max() > 0
+
+
+def test_without_the_instruction_activations_stay_as_they_are(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = random_group_quant("minimum", 4, (48, 256), 32, seed=3)
+    x = torch.randn(9, 256, generator=torch.Generator().manual_seed(3)).bfloat16()
+    plain = product(ops, x, weight)
+    monkeypatch.setattr("kernels.cpu_ops.group_linear.multiplies_bytes", lambda: False)
+    assert ops.prepare_group_quant(weight.with_activation_bits(8)).activation_bits == 16
+    assert torch.equal(product(ops, x, weight.with_activation_bits(8)), plain)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -139,9 +190,10 @@ def test_the_largest_numbers_do_not_overflow(ops: Ops) -> None:
         assert torch.allclose(product(ops, x, weight), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("activation_bits", [16, 8])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_what_is_no_number_spoils_its_own_row_alone(ops: Ops, value: float) -> None:
-    weight = random_group_quant("minimum", 4, (48, 256), 32, seed=3)
+def test_what_is_no_number_spoils_its_own_row_alone(ops: Ops, value: float, activation_bits: int) -> None:
+    weight = random_group_quant("minimum", 4, (48, 256), 32, seed=3).with_activation_bits(activation_bits)
     x = torch.randn(9, 256, generator=torch.Generator().manual_seed(3)).bfloat16()
     clean = product(ops, x, weight)
     x[4, 100] = value
