@@ -93,7 +93,11 @@ def read_weights(folder: Path, kind: str, info: CheckpointInfo, fingerprint: str
 def warm_weights(
     fresh: Mapping[str, Tensor], chosen: Tensor, older: Mapping[str, Tensor], known: Tensor
 ) -> dict[str, Tensor]:
-    """The weights `older` over the vocabulary `known`, for the vocabulary `chosen`: new tokens have fresh rows."""
+    """The weights `older` over the vocabulary `known`, for the vocabulary `chosen`.
+
+    A new token begins as the mean of the known ones, so with an unremarkable score: the target's own row would outweigh
+    every trained one, since a drafter's hidden states and its rows find a scale of their own.
+    """
     both = torch.isin(chosen, known)
     rows = torch.searchsorted(known, chosen[both])
     found = {}
@@ -103,7 +107,7 @@ def warm_weights(
         if old is None or (old.shape != tensor.shape and not of_tokens):
             raise Refusal(f"the drafter to begin from has no {name} of shape {tuple(tensor.shape)}; leave it out")
         if of_tokens:
-            found[name] = tensor.clone()
+            found[name] = old.mean(0, keepdim=True).repeat(len(chosen), 1)
             found[name][both] = old[rows]
         else:
             found[name] = old.clone()

@@ -199,11 +199,11 @@ def test_without_fast_bf16_it_is_trained_in_fp32(arguments: dict[str, Any], monk
     assert lines[-1]["result"]["training"]["dtype"] == "float32"
 
 
-def test_rows_of_tokens_that_a_drafter_did_not_know_are_fresh() -> None:
+def test_rows_of_tokens_that_a_drafter_did_not_know_begin_as_the_mean_of_the_others() -> None:
     older = {"lm_head.weight": torch.arange(6.0).view(3, 2), "fc.weight": torch.ones(2, 2)}
     fresh = {"lm_head.weight": -torch.ones(4, 2), "fc.weight": torch.zeros(2, 2)}
     found = warm_weights(fresh, torch.tensor([1, 4, 6, 9]), older, torch.tensor([4, 5, 9]))
-    assert found["lm_head.weight"].tolist() == [[-1, -1], [0, 1], [-1, -1], [4, 5]]
+    assert found["lm_head.weight"].tolist() == [[2, 3], [0, 1], [2, 3], [4, 5]]
     assert found["fc.weight"].tolist() == [[1, 1], [1, 1]]
 
 
