@@ -218,9 +218,8 @@ def _table(found: Mapping[str, Any]) -> list[str]:
     agreed = 100 * found["first_likeliest_agrees"]
     return [
         f"{found['held_out_positions']:,} positions of answers that were not trained on. Each figure is the share of",
-        "drafts at that place that are accepted if those before them were (rule `match`), a run of drafts beginning at",
-        "every position. In decoding a run begins behind a token that was not guessed, where guessing is harder:",
-        "expect somewhat less.",
+        "drafts at that place that are accepted if those before them were (rule `match`), when these answers are",
+        "decoded: a run of drafts begins behind the last token that was not guessed.",
         "",
         "| answers | " + " | ".join(str(place + 1) for place in range(found["num_drafts"])) + " | mean length |",
         "|---|" + "---|" * (found["num_drafts"] + 1),

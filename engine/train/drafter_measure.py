@@ -29,9 +29,9 @@ _SAMPLED = next(index for index, (_, temperature, top_p) in enumerate(DRAWS) if 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """greedy, sampled: share of drafts at each position that are accepted if those before them were, for greedy answers
-    and for those at temperature 1. Lengths: mean tokens of a step with that many drafts, 1 + accepted. first: share of
-    all held-out positions where drafter and target agree on the likeliest token.
+    """greedy, sampled: share of drafts at each place that are accepted if those before them were, along greedy answers
+    and along those at temperature 1, as `walk` decodes them. Lengths: mean tokens of a step with that many drafts, 1 +
+    accepted. first: share of all held-out positions where drafter and target agree on the likeliest token.
     """
 
     greedy: list[float]
@@ -123,19 +123,43 @@ def coupled_chance(wanted: Tensor, drafted: Tensor, token: Tensor) -> Tensor:
 
 
 def _add(totals: Mapping[int, Tensor], chances: Tensor, batch: Batch, lead: int) -> None:
-    """Sums of products of chances along each chain, and of those before the last: [2, depth] of each kind."""
-    depth, count, length = chances.shape
-    kinds = torch.full((count, length + depth + lead), -1, dtype=torch.int64)
+    """To each kind's [2, depth]: drafts accepted and drafts judged at each place, along every answer of the batch."""
+    _, count, length = chances.shape
+    kinds = torch.full((count, length + 1), -1, dtype=torch.int64)  # of the token behind each position; -1: none's
     kinds[batch.learned[:, 0].cpu(), batch.learned[:, 1].cpu()] = batch.kinds.cpu().to(torch.int64) - ANSWER
-    for kind, total in totals.items():
-        before = torch.ones(count, length, dtype=torch.float64)
-        for step in range(depth):
-            first = step + lead
-            ours = (kinds[:, first : first + length] == kind) & (chances[step] >= 0) & (before >= 0)
-            product = torch.where(ours, before * chances[step], -1.0)  # a chain ends with its answer
-            total[0, step] += product[ours].sum()
-            total[1, step] += before[ours].sum()
-            before = product
+    for row in range(count):
+        own, begin = kinds[row].tolist(), 0
+        for end in range(1, length + 1):
+            if own[end] != own[begin]:
+                if own[begin] in totals:
+                    walk(totals[own[begin]], chances[:, row], begin + 1, end, lead)
+                begin = end
+
+
+def walk(total: Tensor, chances: Tensor, first: int, end: int, lead: int) -> None:
+    """Decodes one answer in expectation, drafting as deep as `chances` [depth, L] goes from every token that is met.
+
+    first: the answer's first token, which its prompt gives. Tokens up to and with `end` are its own. A draft at place s
+    behind token t stands for token t + s + 1 and is accepted with chances[s, t - lead]; behind the first that is not,
+    or behind all, the target gives one token, and from that the next draft begins. So hard places are begun at more
+    often than easy ones, which drafts pass over. Adds to total [2, depth]: drafts accepted, and judged.
+    """
+    depth = len(chances)
+    rows, (accepted, judged) = chances.tolist(), ([0.0] * depth, [0.0] * depth)
+    met = [0.0] * (end + depth + 2)  # the chance that decoding stops at a token
+    met[first] = 1.0
+    for token in range(first, end):
+        reach = met[token]
+        if reach == 0.0:
+            continue
+        for step in range(min(depth, end - token)):
+            chance = rows[step][token - lead]
+            judged[step] += reach
+            accepted[step] += reach * chance
+            met[token + step + 1] += reach * (1 - chance)
+            reach *= chance
+        met[token + min(depth, end - token) + 1] += reach
+    total += torch.tensor([accepted, judged], dtype=total.dtype)
 
 
 def _curve(total: Tensor) -> tuple[list[float], float]:

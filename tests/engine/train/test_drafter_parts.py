@@ -14,7 +14,7 @@ from engine.train import drafter_attention
 from engine.train.drafter_batches import Batch
 from engine.train.drafter_eagle import EagleDrafter
 from engine.train.drafter_loss import soft_cross_entropy
-from engine.train.drafter_measure import coupled_chance, measure
+from engine.train.drafter_measure import coupled_chance, measure, walk
 from engine.train.drafter_stories import ANSWER
 from engine.train.drafter_target import Target, default_feature_layers
 from engine.train.drafter_vocabulary import choose_vocabulary, coverage, reduced_ids, vocabulary_tables
@@ -229,8 +229,30 @@ def test_an_unrolled_pass_is_what_drafting_one_by_one_gives(model: Path, base: i
         assert torch.allclose(found, expected[step], atol=1e-3, rtol=1e-3), step
 
 
+def test_a_walk_expects_what_decoding_by_dice_gives() -> None:
+    """lead 1: the chances of a token lie one position before it."""
+    chances = torch.rand(3, 12, generator=torch.Generator().manual_seed(8))
+    total = torch.zeros(2, 3, dtype=torch.float64)
+    walk(total, chances, 2, 11, lead=1)
+    dice, found, runs = torch.Generator().manual_seed(9), torch.zeros(2, 3), 20_000
+    throws = torch.rand(runs, 12, generator=dice)
+    for throw in throws.tolist():
+        token = 2
+        while token < 11:
+            begun = token - 1
+            for step in range(min(3, 11 - token)):
+                token += 1
+                found[1, step] += 1
+                if throw[token] >= chances[step, begun]:
+                    break
+                found[0, step] += 1
+            else:
+                token += 1
+    assert torch.allclose(total.float(), found / runs, atol=0.03)
+
+
 def test_acceptance_is_counted_along_chains(model: Path) -> None:
-    """Against the one-by-one drafts of every base position of greedy answers."""
+    """Against a greedy answer decoded with one-by-one drafts, each from where the last step came to."""
     target = target_of(model)
     token_ids = torch.randint(3, 320, (1, 14), generator=torch.Generator().manual_seed(4))
     batch = batch_of(target, token_ids)
@@ -242,16 +264,20 @@ def test_acceptance_is_counted_along_chains(model: Path) -> None:
     batch = batch_of(target, token_ids)
     right = torch.zeros(8)
     asked = torch.zeros(8)
-    for base in range(13):
+    base = 1
+    while base < 13:
         said = one_by_one(target, weights, batch, base, min(8, 13 - base))
         for step, row in enumerate(said):
+            base += 1
             asked[step] += 1
-            if int(chosen[row.argmax()]) != int(token_ids[0, base + step + 1]):
+            if int(chosen[row.argmax()]) != int(token_ids[0, base]):
                 break
             right[step] += 1
+        else:
+            base += 1
     found = measure(drafter, weights, target, reduced_ids(chosen, 320), [batch])
     expected = [float(one / of) if of else 0.0 for one, of in zip(right, asked, strict=True)]
-    assert right[0] > 0
+    assert right.tolist()[:4] == [1, 1, 1, 0]
     assert found.greedy == pytest.approx(expected)
     assert found.positions == 13
     assert found.sampled == [0.0] * 8  # no answer at temperature 1 here
