@@ -2,16 +2,16 @@
 
 Layers (a) and (b) are tests (exact enumeration, statistics of the compiled ops) and are run first. Layer (c) decodes
 with drafts and compares with plain decoding, cell by cell, in the order of `tests.engine.spec.same_text_cells`: a
-covering of all pairs of choices first. What is done is kept in .cache/proof/, one JSON line a cell, under a hash of the
-code that did it, and the next run goes on behind it. docs/proof.md is written at the end. Exit status 1: something
-differed, or a proposer could not be loaded; 0 with cells left to do: the time was up.
+covering of all pairs of choices first. What is done is kept in docs/proof-cells.csv, a line a cell, under a hash of the
+code that did it, and the next run, here or on another clone, goes on behind it. docs/proof.md is written at the end.
+Exit status 1: something differed, or a proposer could not be loaded; 0 with cells left to do: the time was up.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
-import json
 import subprocess
 import sys
 import tempfile
@@ -19,8 +19,8 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -33,7 +33,9 @@ from tests.engine.spec.same_text_drafters import drafters_of
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
-STATE, REPORT = ROOT / ".cache" / "proof" / "cells.jsonl", ROOT / "docs" / "proof.md"
+STATE, REPORT = ROOT / "docs" / "proof-cells.csv", ROOT / "docs" / "proof.md"
+CELL_COLUMNS = [field.name for field in dataclass_fields(Cell)]
+COLUMNS = ["code", *CELL_COLUMNS, "tokens", "drafted", "accepted", "preemptions", "seconds", "differences"]
 LAYERS = {
     "(a) exact enumeration": ("tests/kernels/test_verify_proof.py", "tests/kernels/test_chain_proof.py"),
     "(b) statistics": ("tests/kernels/test_verify_statistics.py", "tests/engine/spec/test_same_text_statistics.py"),
@@ -62,7 +64,9 @@ def main() -> None:
         if not arguments.proposer or cell.proposer in arguments.proposer
     ]
     cells = cells[: arguments.cells]
-    finished = {one.cell.key: one for one in read_state() if arguments.any_code or one.code == code}
+    if not arguments.any_code:
+        forget_other_code(code)
+    finished = {one.cell.key: one for one in read_state()}
     torch.set_num_threads(1)  # as in the engine process: the kernels have threads of their own
     errors = dict(run_cells(cells, finished, code, end, arguments.drafter))
     done = [finished[cell.key] for cell in cells if cell.key in finished]
@@ -127,30 +131,79 @@ def run_tests(paths: tuple[str, ...]) -> str:
 
 
 def code_hash() -> str:
-    """Of everything that can change a token, and of what a cell is."""
+    """Of everything that can change a token, and of what a cell is. An engine that serves imports no training."""
     digest = hashlib.sha256()
     for path in sorted(
         [*ROOT.glob("engine/**/*.py"), *ROOT.glob("kernels/**/*"), *ROOT.glob("tests/engine/spec/same*.py")]
     ):
-        if path.suffix in (".py", ".cpp", ".h"):
+        if path.suffix in (".py", ".cpp", ".h") and ROOT / "engine" / "train" not in path.parents:
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def read_state() -> Iterator[Done]:
+def read_state() -> list[Done]:
+    """Every finished cell that is kept, whichever code did it."""
     if not STATE.exists():
-        return
-    for line in STATE.read_text(encoding="utf-8").splitlines():
-        fields: dict[str, Any] = json.loads(line)
-        yield Done(Cell(**fields.pop("cell")), **fields)
+        return []
+    with STATE.open(encoding="utf-8", newline="") as file:
+        return [_done(row) for row in csv.DictReader(file)]
 
 
 def keep(done: Done) -> Done:
     """Adds a finished cell to the state."""
-    STATE.parent.mkdir(parents=True, exist_ok=True)
-    with STATE.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(done)) + "\n")
+    new = not STATE.exists()
+    with STATE.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(_row(done))
     return done
+
+
+def forget_other_code(code: str) -> None:
+    """Leaves in the state what this code has done."""
+    own = [one for one in read_state() if one.code == code]
+    STATE.unlink(missing_ok=True)
+    for one in own:
+        keep(one)
+
+
+def _row(done: Done) -> dict[str, object]:
+    return {
+        "code": done.code,
+        **asdict(done.cell),
+        "tokens": done.num_tokens,
+        "drafted": done.num_drafted,
+        "accepted": done.num_accepted,
+        "preemptions": done.num_preemptions,
+        "seconds": round(done.seconds, 2),
+        "differences": "\n".join(done.differences),
+    }
+
+
+def _done(row: dict[str, str]) -> Done:
+    cell = Cell(
+        model=row["model"],
+        dtype=row["dtype"],
+        proposer=row["proposer"],
+        k=int(row["k"]),
+        temperature=float(row["temperature"]),
+        seed=int(row["seed"]),
+        batch=int(row["batch"]),
+        kind=row["kind"],
+        serving=row["serving"],
+        adaptive=row["adaptive"] == "True",
+    )
+    return Done(
+        cell,
+        row["code"],
+        row["differences"].split("\n") if row["differences"] else [],
+        int(row["tokens"]),
+        int(row["drafted"]),
+        int(row["accepted"]),
+        int(row["preemptions"]),
+        float(row["seconds"]),
+    )
 
 
 if __name__ == "__main__":

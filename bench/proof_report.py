@@ -28,7 +28,8 @@ the rule `rejection` it gets tokens of the same distribution. Three layers stand
 - (c) Whole engines: each cell below decodes some requests plainly and with drafts and compares token ids, log
   probabilities and the alternatives beside them, reasons to end, usage, what was published in the prefix cache, and
   that no block is left in use. "tight" pools preempt, "cached" runs twice and finds prefixes, "chunks" computes prompts
-  in pieces while others decode, "company" has others come, go and be aborted meanwhile.
+  in pieces while others decode, "company" has others come, go and be aborted meanwhile. `docs/proof-cells.csv` has a
+  line for each.
 
 "all wrong", "all right", "half right" and "random" are proposers that only a test can have: none of their drafts is
 accepted, all are, or some.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,13 @@ CELL = Cell("tiny", "float32", "suffix", 4, 1.0, 1, 16, "penalties", "tight")
 
 
 def test_what_is_kept_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "STATE", tmp_path / "proof" / "cells.jsonl")
-    assert list(proof.read_state()) == []
-    kept = [proof.keep(Done(CELL, "a", [], 300, 40, 9, 2, 0.5)), proof.keep(Done(CELL, "b", ["r1: token_ids differ"]))]
-    assert list(proof.read_state()) == kept
+    monkeypatch.setattr(proof, "STATE", tmp_path / "cells.csv")
+    assert proof.read_state() == []
+    other = replace(CELL, adaptive=True)
+    kept = [proof.keep(Done(CELL, "a", [], 300, 40, 9, 2, 0.5)), proof.keep(Done(other, "b", ["r1: ids, 1", "r2: ids"]))]
+    assert proof.read_state() == kept
+    proof.forget_other_code("b")
+    assert proof.read_state() == kept[1:]
 
 
 def test_the_matrix_begins_with_pairs_repeats_nothing_and_is_the_same_every_time() -> None:
