@@ -195,7 +195,7 @@ def _facts(config: Mapping[str, Any], made: Provenance, licence: str) -> list[st
     if made.kind == "medusa":
         reads = "the target's last hidden state, behind its final norm"
     batches = f"batches of {training['batch_tokens']} tokens"
-    rate = f"AdamW at {training['learning_rate']}, {batches}, running average of the weights"
+    rate = f"AdamW at {training['learning_rate']}, falling at the end, {batches}, running average of the weights"
     passes = f"{training['trained_tokens']:,} tokens with their conversations, each pass over the text counted"
     where = f"{training['machine']}, {training['dtype']}"
     covered = f"The reduced vocabulary covers {100 * training['coverage']:.1f} % of them."

@@ -107,7 +107,7 @@ class Loop:
             start = time.monotonic()
             batch = make_batch(shard, states, batches[place.batch])
             if len(batch.learned):
-                self._step(batch.to(self.target.device))
+                self._step(batch.to(self.target.device), self._made(place.batch / len(batches)))
             place.batch += 1
             place.tokens += int(shard.lengths[batches[place.batch - 1]].sum())
             place.seconds += time.monotonic() - start
@@ -137,8 +137,13 @@ class Loop:
     def _cast(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.to(self.target.dtype) for name, tensor in tensors.items()}
 
-    def _step(self, batch: Batch) -> None:
-        """One step of the optimiser."""
+    def _made(self, of_shard: float) -> float:
+        """The share of all passes that is made, with so much of the shard at hand."""
+        place, passes = self.state.place, self.options.passes
+        return (sum(min(count, passes) for count in place.passes) + of_shard) / (passes * len(place.passes))
+
+    def _step(self, batch: Batch, made: float) -> None:
+        """One step of the optimiser, with the share `made` of all passes behind it."""
         masters = self.state.tensors["weights"]
         leaves = {name: tensor.detach().to(self.target.dtype).requires_grad_() for name, tensor in masters.items()}
         loss = self.objective(leaves, batch)
@@ -146,7 +151,7 @@ class Loop:
         gradients = {
             name: (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad).float() for name, leaf in leaves.items()
         }
-        update(self.state, gradients, self.options.schedule)
+        update(self.state, gradients, self.options.schedule, made)
         place = self.state.place
         self._seen += 1
         self.loss += max(_LOSS_SHARE, 1 / self._seen) * (float(loss.detach()) - self.loss)

@@ -1,7 +1,6 @@
 // Rows of activations as integers of 16 or 8 bits, each piece of a row with a scale of its own, for products of codes
 // (group_integers.h).
 #pragma once
-#include <type_traits>
 #include <vector>
 
 #include "group_tiles.h"

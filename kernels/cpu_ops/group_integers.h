@@ -6,6 +6,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <type_traits>
 #include <utility>
 #include <vector>
 

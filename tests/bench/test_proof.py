@@ -19,7 +19,10 @@ def test_what_is_kept_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(proof, "STATE", tmp_path / "cells.csv")
     assert proof.read_state() == []
     other = replace(CELL, adaptive=True)
-    kept = [proof.keep(Done(CELL, "a", [], 300, 40, 9, 2, 0.5)), proof.keep(Done(other, "b", ["r1: ids, 1", "r2: ids"]))]
+    kept = [
+        proof.keep(Done(CELL, "a", [], 300, 40, 9, 2, 0.5)),
+        proof.keep(Done(other, "b", ["r1: ids, 1", "r2: ids"])),
+    ]
     assert proof.read_state() == kept
     proof.forget_other_code("b")
     assert proof.read_state() == kept[1:]

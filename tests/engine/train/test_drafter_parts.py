@@ -15,6 +15,7 @@ from engine.train.drafter_batches import Batch
 from engine.train.drafter_eagle import EagleDrafter
 from engine.train.drafter_loss import soft_cross_entropy
 from engine.train.drafter_measure import coupled_chance, measure, walk
+from engine.train.drafter_optimiser import Schedule
 from engine.train.drafter_stories import ANSWER
 from engine.train.drafter_target import Target, default_feature_layers
 from engine.train.drafter_vocabulary import choose_vocabulary, coverage, reduced_ids, vocabulary_tables
@@ -227,6 +228,12 @@ def test_an_unrolled_pass_is_what_drafting_one_by_one_gives(model: Path, base: i
         assert hidden.shape[1] == 12 - step
         found = drafter.logits(weights, hidden[0, base, None], step)[0]
         assert torch.allclose(found, expected[step], atol=1e-3, rtol=1e-3), step
+
+
+def test_the_rate_rises_stays_and_falls_by_the_passes_that_are_made() -> None:
+    schedule = Schedule(1e-3, warm_up=10)
+    assert [schedule.rate_at(step, 0.0) for step in (0, 4, 9, 900)] == pytest.approx([1e-4, 5e-4, 1e-3, 1e-3])
+    assert [schedule.rate_at(900, made) for made in (0.6, 0.8, 1.0)] == pytest.approx([1e-3, 5.25e-4, 5e-5])
 
 
 def test_a_walk_expects_what_decoding_by_dice_gives() -> None:
