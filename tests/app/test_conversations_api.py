@@ -126,7 +126,7 @@ def test_whoever_reads_a_conversation_and_follows_it_from_there_misses_nothing(c
                 text += data["text"]
             done = data.get("message")
     assert text == done["content"] == whole["messages"][-1]["content"]
-    assert whole["live_seq"] >= message["seq"]
+    assert get(client, conversation)["live_seq"] >= message["seq"], "what was followed counts as told"
 
 
 def test_stop_keeps_the_text_and_stops_the_engine(client: Client) -> None:

@@ -58,26 +58,32 @@ def test_a_failing_compiler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_the_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIZARRA_KERNEL_CACHE", str(tmp_path))
-    build.library.cache_clear()
-    try:
-        build.library()
-        first = [(path.name, path.stat().st_mtime_ns) for path in tmp_path.iterdir()]
-        build.library.cache_clear()
-        build.library()
-        assert [(path.name, path.stat().st_mtime_ns) for path in tmp_path.iterdir()] == first
-    finally:
-        build.library.cache_clear()
+def one_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the kernels, which take a while to build."""
+    folder.mkdir()
+    (folder / "one.cpp").write_text('extern "C" int one() { return 1; }\n')
+    monkeypatch.setattr(build, "SOURCES", folder)
+
+
+def test_a_library_is_built_once_and_anew_when_a_source_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, sources = tmp_path / "cache", tmp_path / "sources"
+    monkeypatch.setenv("PIZARRA_KERNEL_CACHE", str(cache))
+    one_source(sources, monkeypatch)
+    assert build.library.__wrapped__().one() == 1
+    first = [(path.name, path.stat().st_mtime_ns) for path in cache.iterdir()]
+    assert build.library.__wrapped__().one() == 1
+    assert [(path.name, path.stat().st_mtime_ns) for path in cache.iterdir()] == first
+    (sources / "one.cpp").write_text('extern "C" int one() { return 2; }\n')
+    assert build.library.__wrapped__().one() == 2
 
 
 def test_who_starts_together_builds_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, cache, sources, cxx = (tmp_path / name for name in ("calls", "cache", "sources", "slow-cxx"))
-    sources.mkdir()
-    (sources / "one.cpp").write_text('extern "C" int one() { return 1; }\n')
+    one_source(sources, monkeypatch)
     cxx.write_text(f'#!/bin/sh\necho called >> {calls}\nsleep 0.3\nexec {build.compiler()} "$@"\n')
     cxx.chmod(0o755)
-    monkeypatch.setattr(build, "SOURCES", sources)
     monkeypatch.setenv("CXX", str(cxx))
     monkeypatch.setenv("PIZARRA_KERNEL_CACHE", str(cache))
     together = threading.Barrier(3)

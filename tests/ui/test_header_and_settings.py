@@ -99,6 +99,7 @@ def test_a_lost_feed_greys_the_header_with_its_age_and_comes_back(client: Client
         tab.page.route_web_socket(re.compile("/api/live"), route)
         page = tab.go("/models")
         head = page.locator(".pz-head")
+        expect(page.locator(".pz-age")).to_have_text(re.compile(r"data \d s old"), timeout=WAIT_MS)
         expect(head).not_to_have_class(re.compile("pz-stale"))
         cut["now"] = True
         for socket in cut["sockets"]:  # type: ignore[attr-defined]
