@@ -34,8 +34,8 @@ from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE, REPORT = ROOT / "docs" / "proof-cells.csv", ROOT / "docs" / "proof.md"
-CELL_COLUMNS = [field.name for field in dataclass_fields(Cell)]
-COLUMNS = ["code", *CELL_COLUMNS, "tokens", "drafted", "accepted", "preemptions", "seconds", "differences"]
+SUMS = ("tokens", "drafted", "accepted", "preemptions", "seconds", "differences")
+COLUMNS = ["code", *(field.name for field in dataclass_fields(Cell)), *SUMS]
 LAYERS = {
     "(a) exact enumeration": ("tests/kernels/test_verify_proof.py", "tests/kernels/test_chain_proof.py"),
     "(b) statistics": ("tests/kernels/test_verify_statistics.py", "tests/engine/spec/test_same_text_statistics.py"),

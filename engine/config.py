@@ -40,9 +40,7 @@ class LoadOptions:
     tensor_parallel_size: int = 1  # refused above 1 until it exists
     recorded_steps: bool = True  # the kernels of a step are recorded once and replayed without Python; False: never
     kernel_backend: str = "auto"  # "auto": the device's own | "cpu_ops" | "triton_ops" | "reference": for every op
-    activation_bits: str = (
-        "auto"  # of bf16 activations times weights in codes. "auto": 8 where it is faster | "8" | "16"
-    )
+    activation_bits: str = "auto"  # of bf16 inputs times weights in codes: "auto": 8 where it is faster | "8" | "16"
     speculation: str = "auto"  # "auto": "hybrid" with a drafter, else "suffix" | "off" | a name of PROPOSERS
     num_speculative_tokens: int = 8  # the most drafts that a request has verified in one step
     speculation_rule: str = "match"  # how drafts are accepted: "match" (same bits) | "rejection" (same distribution)
