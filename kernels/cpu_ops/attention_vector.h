@@ -1,6 +1,6 @@
 // The products of attention by vector instructions. Both are rows of words times a matrix of words: queries times keys, a
 // lane for each key, and weights times values, a lane for each column. A word is what a lane multiplies at once: a pair of
-// bf16 where the processor can, else a number in fp32. Keys and values are brought into that form once per chunk; every sum
+// bf16 where that is faster, else a number in fp32. Keys and values are brought into that form once per chunk; every sum
 // runs along its row of words, whoever else is in the tile.
 #pragma once
 #include "attention.h"
@@ -26,7 +26,9 @@ struct SingleWord {
     static Vec dot(Vec sum, VecU a, VecU b) { return fma(reinterpret_cast<Vec>(a), reinterpret_cast<Vec>(b), sum); }
 };
 
-#if defined(__AVX512BF16__) && defined(__AVX512F__)
+// Intel starts a product of pairs every other cycle, but two of numbers in fp32 in each, which is twice as much; AMD one of
+// either, and there pairs are twice as much. A newer Intel without AMX, as in a virtual machine, is a Cooper Lake to gcc.
+#if defined(__AVX512BF16__) && defined(__AVX512F__) && !defined(__cooperlake__) && !defined(__sapphirerapids__)
 #define PIZARRA_PAIRS 1
 struct PairWord {
     using Number = bf16;
