@@ -3,8 +3,9 @@
 The roof of a call is the longer of two times: its bytes over the memory bandwidth, its operations over the rate of
 torch's own matrix product, both the best of the same run, measured before each op (`kernels.roofs`). Work that a
 processor's cache holds, such as the norm of one row, may pass it; small work never comes near, since a call has a cost
-of its own. Backends take turns, figures are medians. On a GPU torch's matrix product and attention stand beside ours
-("torch"). Prints Markdown; progress goes to stderr.
+of its own. Backends take turns, figures are medians. Products of codes round their activations where a load by itself
+would have them do so. On a GPU torch's matrix product and attention stand beside ours ("torch"). Prints Markdown;
+progress goes to stderr.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _group_linear(place: Place, rows: int) -> Iterator[Work]:
 
         def make(ops: Ops, weight: GroupQuant = weight, kind: torch.dtype = kind) -> Sequence[Call]:
             x, out = _rows(place, ops.row_alignment, rows, weight, kind)
-            copies = [_cloned(weight) for _ in range(place.copies(weight.nbytes))]
+            copies = [_cloned(weight).with_activation_bits(8) for _ in range(place.copies(weight.nbytes))]
             prepared = [ops.prepare_group_quant(copy) for copy in copies]
             return [functools.partial(ops.group_linear, out, x, one, None) for one in prepared]
 
