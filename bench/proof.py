@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import hashlib
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import torch
 
+from bench.code import ROOT, code_hash
 from bench.decode import default_model
 from bench.proof_report import Done, write_report
 from engine.loading import LoadError
@@ -32,7 +32,7 @@ from tests.engine.spec.same_text_cells import matrix
 from tests.engine.spec.same_text_drafters import drafters_of
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 
-ROOT = Path(__file__).resolve().parents[1]
+CELLS = "tests/engine/spec/same*.py"  # what a cell is
 STATE, REPORT = ROOT / "docs" / "proof-cells.csv", ROOT / "docs" / "proof.md"
 SUMS = ("tokens", "drafted", "accepted", "preemptions", "seconds", "differences")
 COLUMNS = ["code", *(field.name for field in dataclass_fields(Cell)), *SUMS]
@@ -57,7 +57,7 @@ def main() -> None:
     arguments = parser.parse_args()
     end = time.monotonic() + 60 * arguments.minutes
     layers = {} if arguments.skip_tests else {name: run_tests(paths) for name, paths in LAYERS.items()}
-    code = code_hash()
+    code = code_hash(CELLS)
     cells = [
         cell
         for cell in matrix(arguments.model or MODELS)
@@ -128,17 +128,6 @@ def run_tests(paths: tuple[str, ...]) -> str:
     if done.returncode != 0:
         print(done.stdout[-8000:])
     return done.stdout.strip().splitlines()[-1].strip("= ") if done.stdout.strip() else "error: no output"
-
-
-def code_hash() -> str:
-    """Of everything that can change a token, and of what a cell is. An engine that serves imports no training."""
-    digest = hashlib.sha256()
-    for path in sorted(
-        [*ROOT.glob("engine/**/*.py"), *ROOT.glob("kernels/**/*"), *ROOT.glob("tests/engine/spec/same*.py")]
-    ):
-        if path.suffix in (".py", ".cpp", ".h") and ROOT / "engine" / "train" not in path.parents:
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def read_state() -> list[Done]:

@@ -4,13 +4,14 @@ All ways to decode share one engine, each with proposers and a controller of its
 prompts, and each round begins with another one, so that a noisy machine hits them alike. Every answer is compared with
 plain decoding's, token by token: a speed-up on other text is none. Then vLLM and llama.cpp on the same prompts, each
 against itself, and what a draft model costs. The figures go to a file, and from there to docs/
-(bench/speculation_report.py).
+(bench/speculation_report.py). A run that was stopped, or whose `--minutes` were up, goes on with `--go-on`.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import os
 import shlex
 import signal
@@ -25,6 +26,7 @@ import torch
 
 from bench import speculation_costs, speculation_peers
 from bench.bandwidth import read_bandwidth
+from bench.code import code_hash
 from bench.compare_workers import PEERS, Models
 from bench.decode import default_model
 from bench.serving_report import machine
@@ -45,6 +47,7 @@ AT_BATCH_ONE = 8  # prompts of a set, answered one by one, and four at a time
 WARM_UP_GROUPS = 2  # of each case: recordings of steps, and what the controller learns
 QUICK_PROMPTS, PEER_PROMPTS, QUICK_PEER_PROMPTS = 2, 8, 1
 PEER_BATCHES = (1, 4)
+SAME = ("machine", "threads", "rounds", "quick", "model", "code")  # facts in which all stretches of a run agree
 
 
 class Run:
@@ -53,12 +56,18 @@ class Run:
     def __init__(self, arguments: argparse.Namespace, model: Path) -> None:
         self.arguments = arguments
         self.model = model
-        self.results = Results()
         self.sets = read_sets(arguments.sets)
         self.vocab = load_vocab(model)
         self.prompts = {one.key: encode(one.prompts, self.vocab) for one in self.sets}
         self.engines: list[BenchEngine] = []
+        self.is_whole = True  # so far, nothing was left out for want of time
         self._start = time.monotonic()
+        self.results = begun(_facts(self), arguments.results) if arguments.go_on else Results(_facts(self))
+
+    def has_time(self) -> bool:
+        """Whether one more thing may be begun; it is then measured to its end."""
+        self.is_whole = self.is_whole and time.monotonic() - self._start <= 60 * self.arguments.minutes
+        return self.is_whole
 
     def say(self, text: str) -> None:
         print(f"{time.monotonic() - self._start:5.0f} s  {text}", flush=True)
@@ -98,8 +107,10 @@ class Run:
         return [self._work(one, chosen[first : first + batch], first, temperature) for first in whole]
 
     def measure(self, one: PromptSet, batch: int, temperature: float) -> None:
-        """One case in all ways."""
+        """One case in all ways, unless it has been measured."""
         found = Measured(Case(one.key, batch, temperature))
+        if self.results.find(found.case) or not self.has_time():
+            return
         groups = self.groups(one, batch, temperature)
         engines = self.engines
         for each in engines:
@@ -170,25 +181,39 @@ def _differing(plain: Sequence[Sequence[int]], answered: Answered) -> int:
     return sum(list(one) != list(other) for one, other in zip(plain, answered.token_ids, strict=True))
 
 
+def begun(facts: dict[str, Any], path: Path) -> Results:
+    """What earlier stretches of this run found, if there were any. SystemExit where they were of another run."""
+    if not path.exists():
+        return Results(facts)
+    found = Results.read(path)
+    then = found.facts
+    other = [f"{one} {then.get(one)!r} then, {facts[one]!r} now" for one in SAME if then.get(one) != facts[one]]
+    if other:
+        sys.exit(f"{path} is of another run: {'; '.join(other)}. Leave --go-on away to measure anew")
+    then["stretches"] += 1
+    return found
+
+
 def main() -> int:
     """Measures, keeps the figures, and writes the page where asked to. 1: an answer differed from plain decoding's."""
     arguments = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started ends as well
     model = arguments.model or default_model()
     run = Run(arguments, model)
-    run.results.facts = _facts(run)
     run.load_engine()
     for temperature in arguments.temperatures:
         for batch in arguments.batches:
             for one in run.sets:
                 run.measure(one, batch, temperature)
     run.engines.clear()  # their memory and threads are wanted
-    if arguments.costs:
+    if arguments.costs and not run.results.costs and run.has_time():
         speculation_costs.measure(model, arguments.threads, arguments.quick, run.results, run.say)
-    if arguments.with_peers:
+        run.results.save(arguments.results)
+    if arguments.with_peers and not run.results.peers and run.has_time():
         _peers(run)
-    run.results.save(arguments.results)
-    run.say(f"done; the figures are in {arguments.results}")
+        run.results.save(arguments.results)
+    left = "" if run.is_whole else "; there is more to measure: --go-on"
+    run.say(f"the figures are in {arguments.results}{left}")
     write_page(run.results, arguments.write)
     return int(any(arm.differs for one in run.results.measured for arm in one.arms.values()))
 
@@ -228,6 +253,8 @@ def _facts(run: Run) -> dict[str, Any]:
         "rounds": run.arguments.rounds,
         "quick": run.arguments.quick,
         "model": run.model.name,
+        "code": code_hash(),
+        "stretches": 1,
         "sets": {one.key: one.copies for one in run.sets},
         "max_tokens": {one.key: one.max_tokens for one in run.sets},
         "prompts": min(len(one.prompts) for one in run.sets),
@@ -250,6 +277,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--quick", action="store_true", help="one round of few prompts: does everything run?")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after these")
+    parser.add_argument("--go-on", action="store_true", help="measure what the results lack; else all, anew")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file of the figures")
     parser.add_argument("--write", type=Path, help="the page to write, for instance docs/speculation-bench.md")
     arguments = parser.parse_args()

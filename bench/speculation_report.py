@@ -90,9 +90,11 @@ def page(results: Results) -> str:
 
 def _facts(results: Results) -> list[str]:
     facts, widths = results.facts, [each / 1e9 for each in results.bandwidths]
+    stretches = f", in {facts['stretches']} stretches" if facts["stretches"] > 1 else ""
     what = (
         f"`{facts['command']}` on {facts['date']}: {facts['machine']}, {facts['threads']} threads, rounds: "
-        f"{facts['rounds']}. Model `{facts['model']}`, exactness `{facts['exactness']}` ({facts['exactness_reason']}). "
+        f"{facts['rounds']}{stretches}. "
+        f"Model `{facts['model']}`, exactness `{facts['exactness']}` ({facts['exactness_reason']}). "
         f"Read bandwidth {statistics.median(widths):.1f} GB/s, the median of {len(widths)} measurements between "
         f"{min(widths):.1f} and {max(widths):.1f}."
     )

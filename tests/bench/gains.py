@@ -38,6 +38,7 @@ def gains() -> Results:
             "threads": 2,
             "rounds": 2,
             "quick": False,
+            "stretches": 1,
             "model": "model.gguf",
             "default": "suffix",
             "exactness": "bits",

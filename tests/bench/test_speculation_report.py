@@ -52,6 +52,13 @@ def test_a_quick_run_says_that_it_measures_nothing() -> None:
     assert "these are no measurements" in page(results)
 
 
+def test_a_run_in_stretches_says_so() -> None:
+    results = gains()
+    assert "stretches" not in page(results)
+    results.facts["stretches"] = 2
+    assert f"rounds: {results.facts['rounds']}, in 2 stretches." in page(results)
+
+
 def test_the_page_and_its_chart_are_written(tmp_path: Path) -> None:
     write_page(gains(), tmp_path / "docs" / "speculation-bench.md")
     text = (tmp_path / "docs" / "speculation-bench.md").read_text(encoding="utf-8")

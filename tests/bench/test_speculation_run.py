@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench import speculation_engine
-from bench.speculation import _again, _round
+from bench.speculation import SAME, _again, _round, begun
 from bench.speculation_engine import BenchEngine, Work, another_way, load
 from bench.speculation_results import PLAIN, WARM, Arm, Case, Measured
 from bench.speculation_sets import EncodedPrompt, Prompt
 from engine.config import LoadOptions
 from engine.core.speculation import SpeculationParams
+from tests.bench.gains import gains
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 
 TOKENS = 40
@@ -96,3 +99,24 @@ def test_a_refused_prompt_ends_the_run(engines: list[BenchEngine]) -> None:
     too_long = Work([EncodedPrompt(Prompt("long", ""), tuple([1] * 200))], [0], 8, 0.0)
     with pytest.raises(RuntimeError, match="off: the prompt has 200 tokens"):
         engines[0].answer(too_long)
+
+
+def test_a_run_goes_on_with_what_it_has_found(tmp_path: Path) -> None:
+    file, facts = tmp_path / "gains.json", gains().facts | {"code": "c0de"}
+    assert begun(facts, file).measured == []
+    earlier = gains()
+    earlier.facts |= {"code": "c0de"}
+    earlier.save(file)
+    found = begun(facts | {"date": "later"}, file)
+    assert found.measured == earlier.measured
+    assert found.facts == earlier.facts | {"stretches": 2}
+
+
+@pytest.mark.parametrize("fact", SAME)
+def test_a_run_does_not_go_on_with_another_one(fact: str, tmp_path: Path) -> None:
+    file, facts = tmp_path / "gains.json", gains().facts | {"code": "c0de"}
+    earlier = gains()
+    earlier.facts |= {"code": "c0de"}
+    earlier.save(file)
+    with pytest.raises(SystemExit, match=rf"gains.json is of another run: {fact} .* then, 'other' now"):
+        begun(facts | {fact: "other"}, file)
