@@ -95,7 +95,11 @@ class Worker:
                 )
             except OSError as error:
                 raise PeerError(f"does not start: {error}; sh bench/peers.sh sets peers up") from error
-        self.described = self._ask(LOAD_PATIENCE_S, "load", self._options)
+        try:
+            self.described = self._ask(LOAD_PATIENCE_S, "load", self._options)
+        except PeerError:
+            self._kill()  # asked anything else, it would say what it lacks without a model, not why it has none
+            raise
 
     def ask(self, what: str, **arguments: Any) -> Any:
         """The answer to one question. PeerError when there is none; its process has ended then, or said why."""

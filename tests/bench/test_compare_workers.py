@@ -65,6 +65,13 @@ def test_a_refusal_is_an_error_and_the_engine_stays(tmp_path: Path) -> None:
         assert one.ask("pid") == before
 
 
+def test_one_that_cannot_load_says_why_whatever_it_is_asked(tmp_path: Path) -> None:
+    with worker(tmp_path, ENGINE.replace('print("chatter of a library")', 'raise OSError("no such model")')) as one:
+        for _ in range(2):
+            with pytest.raises(PeerError, match="load: OSError: no such model"):
+                one.ask("add", a=1, b=2)
+
+
 @pytest.mark.parametrize(
     ("what", "how"),
     [("crash", "was ended by SIGABRT; its log ends: .*about to fall"), ("leave", "ended with status 3")],
