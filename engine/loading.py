@@ -160,16 +160,16 @@ def _activation_settings(runner: ModelRunner, wish: str) -> list[EffectiveSettin
     codes = [weight for weight in runner.model.weights() if isinstance(weight, GroupQuant)]
     if not codes or wish == "16":
         return []
-    rounded = runner.dtype == torch.bfloat16 and any(weight.activation_bits == 8 for weight in codes)
-    if rounded and wish == "auto":
-        reason = "products of codes are faster with activations rounded to 8 bits, 32 at a time; 16 loses nothing"
-        return [EffectiveSetting("activation_bits", wish, "8", reason)]
-    if not rounded and wish == "8":
+    rounding = [weight.bits for weight in codes if weight.activation_bits == 8 and runner.dtype == torch.bfloat16]
+    if not rounding:
         why = "only bfloat16 is rounded" if runner.dtype != torch.bfloat16 else "the kernels have nothing faster for it"
-        return [
-            EffectiveSetting("activation_bits", wish, "16", f"{why} on this device, so activations stay as they are")
-        ]
-    return []
+        reason = f"{why} on this device, so activations stay as they are"
+        return [EffectiveSetting("activation_bits", wish, "16", reason)] if wish == "8" else []
+    if len(rounding) < len(codes):
+        reason = "products of the other codes are no faster here with activations of 8 bits, so they keep 16"
+        return [EffectiveSetting("activation_bits", wish, f"8 for codes of {rounding[0]} bits", reason)]
+    reason = "products of codes are faster with activations rounded to 8 bits, 32 at a time; 16 loses nothing"
+    return [EffectiveSetting("activation_bits", wish, "8", reason)] if wish == "auto" else []
 
 
 def _drafter_settings(runner: ModelRunner) -> list[EffectiveSetting]:

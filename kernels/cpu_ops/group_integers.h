@@ -53,17 +53,49 @@ inline VecI dot(Words, VecI sums, VecI words, VecI pair) {
 #endif
 }
 
-#if defined(__AVX512VNNI__)
-constexpr bool kMultipliesBytes = true;
+// Activations of 8 bits. Where an instruction sums four products in 32 bits it serves all codes. Before there was one, two
+// were summed in 16 bits, which hold those of a piece for codes of 4 bits: eight times two of 15 * 127 at most.
+#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
+constexpr bool multiplies_bytes(int) { return true; }
+#elif defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__))
+#define PIZARRA_SHORT_SUMS 1
+constexpr bool multiplies_bytes(int bits) { return bits == 4; }
+#else
+constexpr bool multiplies_bytes(int) { return false; }  // nothing here is worth what rounding to 8 bits loses
+#endif
+constexpr bool multiplies(Words, int) { return true; }
+constexpr bool multiplies(Bytes, int bits) { return multiplies_bytes(bits); }
 
-// The same of four codes and four 8-bit integers.
+#if defined(__AVX2__)
+// sums + codes . numbers, products of the four 8-bit integers in each lane; what the sums are in is for `whole` alone.
 inline VecI dot(Bytes, VecI sums, VecI codes, VecI four) {
+#if defined(__AVX512VNNI__)
     return reinterpret_cast<VecI>(_mm512_dpbusd_epi32(
         reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(codes), reinterpret_cast<__m512i>(four)));
-}
-#else
-constexpr bool kMultipliesBytes = false;  // no instruction here is worth what rounding to 8 bits loses
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+    return reinterpret_cast<VecI>(_mm256_dpbusd_avx_epi32(
+        reinterpret_cast<__m256i>(sums), reinterpret_cast<__m256i>(codes), reinterpret_cast<__m256i>(four)));
+#elif defined(__AVX512BW__)
+    const __m512i twos = _mm512_maddubs_epi16(reinterpret_cast<__m512i>(codes), reinterpret_cast<__m512i>(four));
+    return reinterpret_cast<VecI>(_mm512_add_epi16(reinterpret_cast<__m512i>(sums), twos));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    const __m256i twos = _mm256_maddubs_epi16(reinterpret_cast<__m256i>(codes), reinterpret_cast<__m256i>(four));
+    return reinterpret_cast<VecI>(_mm256_add_epi16(reinterpret_cast<__m256i>(sums), twos));
 #endif
+}
+#endif
+
+// The sums of a piece in 32 bits.
+inline VecI whole(Words, VecI sums) { return sums; }
+inline VecI whole(Bytes, VecI sums) {
+#if defined(PIZARRA_SHORT_SUMS) && defined(__AVX512BW__)
+    return reinterpret_cast<VecI>(_mm512_madd_epi16(reinterpret_cast<__m512i>(sums), _mm512_set1_epi16(1)));
+#elif defined(PIZARRA_SHORT_SUMS)
+    return reinterpret_cast<VecI>(_mm256_madd_epi16(reinterpret_cast<__m256i>(sums), _mm256_set1_epi16(1)));
+#else
+    return sums;
+#endif
+}
 
 // The inputs of some panels as integers, straight from the codes.
 template <int Bits>
@@ -94,17 +126,24 @@ struct FromCodes {
         }
     }
 
-#if defined(__AVX512VNNI__)
     // Vector v of four inputs of a step, each code in 8 bits.
     VecI lanes(Bytes, int v, int j) const {
-        const uint8_t* panel = codes + size_t(v) * panel_bytes;
+        const uint8_t* panel = codes + size_t(v / kParts) * panel_bytes;
         if constexpr (Bits == 4) {
             VecU word;
-            std::memcpy(&word, panel, sizeof word);
+            std::memcpy(&word, panel + sizeof(uint32_t) * kLanes * (v % kParts), sizeof word);
             return reinterpret_cast<VecI>((word >> (4 * j)) & 0x0f0f0f0fu);
         } else {
-            const __m512i side_by_side = _mm512_loadu_si512(panel + 4 * kPanel * j);  // two pairs of each output
+            const uint8_t* pairs = panel + 4 * kPanel * j + 2 * kLanes * (v % kParts);  // two of each output, a line apart
+#if defined(__AVX512VNNI__)
+            const __m512i side_by_side = _mm512_loadu_si512(pairs);
             return reinterpret_cast<VecI>(_mm512_permutexvar_epi16(_mm512_load_si512(kInterleaved.places), side_by_side));
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+            const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(pairs));
+            const __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(pairs + 2 * kPanel));
+            return reinterpret_cast<VecI>(
+                _mm256_set_m128i(_mm_unpackhi_epi16(first, second), _mm_unpacklo_epi16(first, second)));
+#endif
         }
     }
     struct alignas(64) Interleaved {
@@ -114,7 +153,6 @@ struct FromCodes {
         }
     };
     static constexpr Interleaved kInterleaved{};
-#endif
 
     void next() {
         constexpr int kBytes = kStep * kPanel * Bits / 8;
@@ -235,7 +273,7 @@ __attribute__((noinline)) void add_pieces(
                 for (int v = 0; v < kVectors; ++v) {
                     Vec& sum = totals[m * kVectors + v];
                     const Vec with_minimum = fma(own, minimum[v], sum);
-                    sum = fma(__builtin_convertvector(sums[m][v], Vec) * factor, scale[v], with_minimum);
+                    sum = fma(__builtin_convertvector(whole(Kind{}, sums[m][v]), Vec) * factor, scale[v], with_minimum);
                 }
             }
             factors.forward(2 * sizeof(float));
@@ -260,14 +298,21 @@ class Product {
 
     // Panels `first` to `last`. What this thread goes on with is likely to begin at panel `then`.
     void multiply(int first, int last, int then) const {
-        const bool halves = HalfScales::fit(weight_);
         if (weight_.bits == 4)
-            halves ? multiply_by<4, HalfScales>(first, last, then) : multiply_by<4, ReadScales>(first, last, then);
-        else
-            halves ? multiply_by<8, HalfScales>(first, last, then) : multiply_by<8, ReadScales>(first, last, then);
+            multiply_codes<4>(first, last, then);
+        else if constexpr (multiplies(Kind{}, 8))
+            multiply_codes<8>(first, last, then);
     }
 
   private:
+    template <int Bits>
+    void multiply_codes(int first, int last, int then) const {
+        if (HalfScales::fit(weight_))
+            multiply_by<Bits, HalfScales>(first, last, then);
+        else
+            multiply_by<Bits, ReadScales>(first, last, then);
+    }
+
     template <int Bits, typename Scales>
     void multiply_by(int first, int last, int then) const {
         static thread_local Workspace work;
@@ -393,7 +438,7 @@ inline void multiply_as(const GroupProduct& product) {
 }
 
 inline void multiply(const GroupProduct& product) {
-    if constexpr (kMultipliesBytes)
+    if constexpr (multiplies_bytes(4))
         if (product.weight.activation_bits == 8) return multiply_as<Bytes>(product);
     multiply_as<Words>(product);
 }

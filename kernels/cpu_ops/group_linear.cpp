@@ -49,12 +49,12 @@ void group_embedding(Out* out, const int64_t* ids, const GroupWeight* table, int
 }  // namespace
 
 extern "C" {
-// Whether products of bf16 activations can take them as integers of 8 bits here.
-int32_t pz_multiplies_bytes() {
+// Whether products of bf16 activations with codes of so many bits can take them as integers of 8 bits here.
+int32_t pz_multiplies_bytes(int32_t bits) {
 #ifdef PIZARRA_AMX
     if (amx::granted()) return 0;  // matrix tiles take them as they are, and are faster yet
 #endif
-    return group_integers::kMultipliesBytes;
+    return group_integers::multiplies_bytes(bits);
 }
 
 PACKED(pz_group_linear_bf16, group_linear<bf16, bf16>)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctypes import c_int
+
 import torch
 from torch import Tensor
 
@@ -19,12 +21,12 @@ def prepare_group_quant(weight: GroupQuant) -> GroupQuant:
     """See `kernels.ops.PrepareGroupQuant`: in layout "tiles", or given back as it is where `serves` says no."""
     if not serves(weight):
         return weight.with_activation_bits(16)
-    return tiled(weight if multiplies_bytes() else weight.with_activation_bits(16))
+    return tiled(weight if multiplies_bytes(weight.bits) else weight.with_activation_bits(16))
 
 
-def multiplies_bytes() -> bool:
-    """Whether this processor has an instruction for products of 8-bit activations, and nothing faster."""
-    return bool(symbol("pz_multiplies_bytes")())
+def multiplies_bytes(bits: int) -> bool:
+    """Whether products of codes of `bits` bits with 8-bit activations are the fastest that this processor has."""
+    return bool(symbol("pz_multiplies_bytes")(c_int(bits)))
 
 
 def group_linear(out: Tensor, x: Tensor, weight: GroupQuant, bias: Tensor | None) -> None:

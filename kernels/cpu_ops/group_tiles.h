@@ -25,7 +25,7 @@ struct GroupWeight {
     const int32_t* perm;         // null, or where among the activations each input is found
     int32_t outputs, inputs, bits, group_size;  // groups of 16, or of a multiple of 32; the last may be shorter
     int32_t sub_groups, constant_zero, scale_type;
-    int32_t activation_bits;  // of bf16 activations in products: 16, or 8 where kMultipliesBytes
+    int32_t activation_bits;  // of bf16 activations in products: 16, or 8 where pz_multiplies_bytes
 
     int panels() const { return (outputs + kPanel - 1) / kPanel; }
     int groups() const { return (inputs + group_size - 1) / group_size; }

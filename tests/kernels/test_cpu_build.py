@@ -105,6 +105,7 @@ def test_who_starts_together_builds_once(tmp_path: Path, monkeypatch: pytest.Mon
     [
         pytest.param("sse2", {build.MARCH_VARIABLE: "x86-64"}, id="x86-64"),
         pytest.param("avx2", {build.MARCH_VARIABLE: "haswell"}, id="haswell"),
+        pytest.param("avx_vnni", {build.MARCH_VARIABLE: "alderlake"}, id="alderlake"),
         pytest.param("avx512bw", {build.MARCH_VARIABLE: "skylake-avx512"}, id="skylake-avx512"),
         pytest.param("avx512bw", {build.EMULATE_VARIABLE: "1"}, id="emulated tiles"),
     ],

@@ -137,7 +137,7 @@ def test_activations_of_8_bits_are_rounded_as_the_reference_rounds_them(
     x[:, ::40] *= 1000
     x[3, :32], x[4, 32:64] = 0, 1e-38
     prepared = ops.prepare_group_quant(weight)
-    assert prepared.activation_bits == (8 if multiplies_bytes() else 16)
+    assert prepared.activation_bits == (8 if multiplies_bytes(bits) else 16)
     rounded = weight.rounded_activations(x) if prepared.activation_bits == 8 else x.double()
     expected = rounded @ weight.dequantised(torch.float64).t()
     found = product(ops, x, weight)
@@ -163,7 +163,7 @@ def test_without_the_instruction_activations_stay_as_they_are(ops: Ops, monkeypa
     weight = random_group_quant("minimum", 4, (48, 256), 32, seed=3)
     x = torch.randn(9, 256, generator=torch.Generator().manual_seed(3)).bfloat16()
     plain = product(ops, x, weight)
-    monkeypatch.setattr("kernels.cpu_ops.group_linear.multiplies_bytes", lambda: False)
+    monkeypatch.setattr("kernels.cpu_ops.group_linear.multiplies_bytes", lambda bits: False)
     assert ops.prepare_group_quant(weight.with_activation_bits(8)).activation_bits == 16
     assert torch.equal(product(ops, x, weight.with_activation_bits(8)), plain)
 
