@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "group_encode.h"
+#include "group_dot.h"
 #include "pool.h"
 
 namespace group_integers {
@@ -27,75 +27,6 @@ constexpr size_t kBlockBytes = 384 << 10;    // of activations that stay in the 
 constexpr size_t kNearBytes = 64 << 10;      // of the next panel that are asked for while the present one is worked on
 constexpr size_t kAheadBytes = 2048;         // along a panel that is too long for that
 constexpr size_t kFetchedFirst = 4096;       // bytes of a panel
-
-// sums + codes . numbers, products of the two 16-bit integers in each lane.
-inline VecI dot(Words, VecI sums, VecI words, VecI pair) {
-#if defined(__AVX512VNNI__)
-    return reinterpret_cast<VecI>(_mm512_dpwssd_epi32(
-        reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(words), reinterpret_cast<__m512i>(pair)));
-#elif defined(__AVX512BW__)
-    return sums + reinterpret_cast<VecI>(_mm512_madd_epi16(reinterpret_cast<__m512i>(words), reinterpret_cast<__m512i>(pair)));
-#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
-    return reinterpret_cast<VecI>(_mm256_dpwssd_avx_epi32(
-        reinterpret_cast<__m256i>(sums), reinterpret_cast<__m256i>(words), reinterpret_cast<__m256i>(pair)));
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-    return sums + reinterpret_cast<VecI>(_mm256_madd_epi16(reinterpret_cast<__m256i>(words), reinterpret_cast<__m256i>(pair)));
-#elif defined(__SSE2__) && !defined(__AVX512F__)
-    __m128i a[2], b[2];
-    std::memcpy(a, &words, sizeof a);
-    std::memcpy(b, &pair, sizeof b);
-    for (int i = 0; i < 2; ++i) a[i] = _mm_madd_epi16(a[i], b[i]);
-    VecI products;
-    std::memcpy(&products, a, sizeof products);
-    return sums + products;
-#else
-    return sums + ((words << 16) >> 16) * ((pair << 16) >> 16) + (words >> 16) * (pair >> 16);
-#endif
-}
-
-// Activations of 8 bits. Where an instruction sums four products in 32 bits it serves all codes. Before there was one, two
-// were summed in 16 bits, which hold those of a piece for codes of 4 bits: eight times two of 15 * 127 at most.
-#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
-constexpr bool multiplies_bytes(int) { return true; }
-#elif defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__))
-#define PIZARRA_SHORT_SUMS 1
-constexpr bool multiplies_bytes(int bits) { return bits == 4; }
-#else
-constexpr bool multiplies_bytes(int) { return false; }  // nothing here is worth what rounding to 8 bits loses
-#endif
-constexpr bool multiplies(Words, int) { return true; }
-constexpr bool multiplies(Bytes, int bits) { return multiplies_bytes(bits); }
-
-#if defined(__AVX2__)
-// sums + codes . numbers, products of the four 8-bit integers in each lane; what the sums are in is for `whole` alone.
-inline VecI dot(Bytes, VecI sums, VecI codes, VecI four) {
-#if defined(__AVX512VNNI__)
-    return reinterpret_cast<VecI>(_mm512_dpbusd_epi32(
-        reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(codes), reinterpret_cast<__m512i>(four)));
-#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
-    return reinterpret_cast<VecI>(_mm256_dpbusd_avx_epi32(
-        reinterpret_cast<__m256i>(sums), reinterpret_cast<__m256i>(codes), reinterpret_cast<__m256i>(four)));
-#elif defined(__AVX512BW__)
-    const __m512i twos = _mm512_maddubs_epi16(reinterpret_cast<__m512i>(codes), reinterpret_cast<__m512i>(four));
-    return reinterpret_cast<VecI>(_mm512_add_epi16(reinterpret_cast<__m512i>(sums), twos));
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-    const __m256i twos = _mm256_maddubs_epi16(reinterpret_cast<__m256i>(codes), reinterpret_cast<__m256i>(four));
-    return reinterpret_cast<VecI>(_mm256_add_epi16(reinterpret_cast<__m256i>(sums), twos));
-#endif
-}
-#endif
-
-// The sums of a piece in 32 bits.
-inline VecI whole(Words, VecI sums) { return sums; }
-inline VecI whole(Bytes, VecI sums) {
-#if defined(PIZARRA_SHORT_SUMS) && defined(__AVX512BW__)
-    return reinterpret_cast<VecI>(_mm512_madd_epi16(reinterpret_cast<__m512i>(sums), _mm512_set1_epi16(1)));
-#elif defined(PIZARRA_SHORT_SUMS)
-    return reinterpret_cast<VecI>(_mm256_madd_epi16(reinterpret_cast<__m256i>(sums), _mm256_set1_epi16(1)));
-#else
-    return sums;
-#endif
-}
 
 // The inputs of some panels as integers, straight from the codes.
 template <int Bits>
@@ -134,11 +65,11 @@ struct FromCodes {
             std::memcpy(&word, panel + sizeof(uint32_t) * kLanes * (v % kParts), sizeof word);
             return reinterpret_cast<VecI>((word >> (4 * j)) & 0x0f0f0f0fu);
         } else {
-            const uint8_t* pairs = panel + 4 * kPanel * j + 2 * kLanes * (v % kParts);  // two of each output, a line apart
+            const uint8_t* pairs = panel + 4 * kPanel * j + 2 * kLanes * (v % kParts);  // of each output, then the next ones
 #if defined(__AVX512VNNI__)
             const __m512i side_by_side = _mm512_loadu_si512(pairs);
             return reinterpret_cast<VecI>(_mm512_permutexvar_epi16(_mm512_load_si512(kInterleaved.places), side_by_side));
-#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+#elif PIZARRA_BYTES == 4
             const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(pairs));
             const __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(pairs + 2 * kPanel));
             return reinterpret_cast<VecI>(
@@ -438,7 +369,7 @@ inline void multiply_as(const GroupProduct& product) {
 }
 
 inline void multiply(const GroupProduct& product) {
-    if constexpr (multiplies_bytes(4))
+    if constexpr (multiplies(Bytes{}, 4))
         if (product.weight.activation_bits == 8) return multiply_as<Bytes>(product);
     multiply_as<Words>(product);
 }

@@ -54,7 +54,7 @@ int32_t pz_multiplies_bytes(int32_t bits) {
 #ifdef PIZARRA_AMX
     if (amx::granted()) return 0;  // matrix tiles take them as they are, and are faster yet
 #endif
-    return group_integers::multiplies_bytes(bits);
+    return group_integers::multiplies(group_integers::Bytes{}, bits);
 }
 
 PACKED(pz_group_linear_bf16, group_linear<bf16, bf16>)
