@@ -47,7 +47,7 @@ AT_BATCH_ONE = 8  # prompts of a set, answered one by one, and four at a time
 WARM_UP_GROUPS = 2  # of each case: recordings of steps, and what the controller learns
 QUICK_PROMPTS, PEER_PROMPTS, QUICK_PEER_PROMPTS = 2, 8, 1
 PEER_BATCHES = (1, 4)
-SAME = ("machine", "threads", "rounds", "quick", "model", "code")  # facts in which all stretches of a run agree
+SAME = ("machine", "threads", "rounds", "quick", "model", "ways", "code")  # facts in which all stretches of a run agree
 
 
 class Run:
@@ -253,6 +253,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "rounds": run.arguments.rounds,
         "quick": run.arguments.quick,
         "model": run.model.name,
+        "ways": {name: str(getattr(run.arguments, name)) for name in ("proposers", "drafter", "control", "warm")},
         "code": code_hash(),
         "stretches": 1,
         "sets": {one.key: one.copies for one in run.sets},

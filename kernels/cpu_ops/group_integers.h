@@ -369,8 +369,9 @@ inline void multiply_as(const GroupProduct& product) {
 }
 
 inline void multiply(const GroupProduct& product) {
-    if constexpr (multiplies(Bytes{}, 4))
-        if (product.weight.activation_bits == 8) return multiply_as<Bytes>(product);
+    const GroupWeight& weight = product.weight;
+    if constexpr (multiplies(Bytes{}, 4))  // else they multiply no codes at all
+        if (weight.activation_bits == 8 && multiplies(Bytes{}, weight.bits)) return multiply_as<Bytes>(product);
     multiply_as<Words>(product);
 }
 

@@ -17,6 +17,7 @@ from tests.bench.gains import gains
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 
 TOKENS = 40
+OWN = {"ways": {"proposers": "None"}, "code": "c0de"}
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +103,10 @@ def test_a_refused_prompt_ends_the_run(engines: list[BenchEngine]) -> None:
 
 
 def test_a_run_goes_on_with_what_it_has_found(tmp_path: Path) -> None:
-    file, facts = tmp_path / "gains.json", gains().facts | {"code": "c0de"}
+    file, facts = tmp_path / "gains.json", gains().facts | OWN
     assert begun(facts, file).measured == []
     earlier = gains()
-    earlier.facts |= {"code": "c0de"}
+    earlier.facts |= OWN
     earlier.save(file)
     found = begun(facts | {"date": "later"}, file)
     assert found.measured == earlier.measured
@@ -114,9 +115,9 @@ def test_a_run_goes_on_with_what_it_has_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fact", SAME)
 def test_a_run_does_not_go_on_with_another_one(fact: str, tmp_path: Path) -> None:
-    file, facts = tmp_path / "gains.json", gains().facts | {"code": "c0de"}
+    file, facts = tmp_path / "gains.json", gains().facts | OWN
     earlier = gains()
-    earlier.facts |= {"code": "c0de"}
+    earlier.facts |= OWN
     earlier.save(file)
     with pytest.raises(SystemExit, match=rf"gains.json is of another run: {fact} .* then, 'other' now"):
         begun(facts | {fact: "other"}, file)

@@ -180,13 +180,16 @@ def test_sums_lose_little(ops: Ops, bits: int) -> None:
     assert (error / (peaks @ wide.abs().t())).max() < 2**-15
 
 
-def test_the_largest_numbers_do_not_overflow(ops: Ops) -> None:
-    codes = torch.full((16, 2048), 255, dtype=torch.uint8)
+@pytest.mark.parametrize("activation_bits", [16, 8])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_largest_numbers_do_not_overflow(ops: Ops, bits: int, activation_bits: int) -> None:
+    codes = torch.full((16, 256 * bits), 255, dtype=torch.uint8)  # all ones: 15 or 255 each
     scale = torch.ones(16, 1, dtype=torch.float16)
-    weight = GroupQuant(shape=(16, 2048), bits=8, group_size=2048, codes=codes, scale=scale)
+    weight = GroupQuant(shape=(16, 2048), bits=bits, group_size=2048, codes=codes, scale=scale)
+    weight = weight.with_activation_bits(activation_bits)
     for value in (255 / 128, -255 / 128, 255 * 2.0**100):
         x = torch.full((3, 2048), value).bfloat16()
-        expected = torch.full((3, 16), float(x[0, 0].double() * 255 * 2048))
+        expected = torch.full((3, 16), float(x[0, 0].double() * ((1 << bits) - 1) * 2048))
         assert torch.allclose(product(ops, x, weight), expected, rtol=1e-6)
 
 
