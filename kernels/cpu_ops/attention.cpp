@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "attention_amx.h"
+#include "attention_few.h"
 #include "attention_plan.h"
 #include "attention_vector.h"
 #include "packed.h"
@@ -147,7 +148,7 @@ class GroupAttention {
     RowGroup rows_{};
     int head_ = 0, group_ = 0, width_ = 0, entries_ = 0, position_ = 0;
     Products products_;
-    ReadAhead ahead_;
+    typename Products::Ahead ahead_;
     std::conditional_t<std::is_same_v<E, Code>, Scaled, Unscaled> scales_;
     Scratch<const T*> queries_;
     Scratch<Vec> lanes_;  // of each entry's total
@@ -164,7 +165,27 @@ inline T* hidden(T* object) {
     return object;
 }
 
+// The work of one slice; `then` is what the thread will read afterwards.
 template <typename Products, typename Inputs>
+void attend(
+    typename Products::Element* out, const Inputs& inputs, const AttentionShape& shape, AttentionPlan& plan,
+    const AttentionSlice& slice, const KeyRange& then) {
+    [[maybe_unused]] const typename Products::Session session;
+    static thread_local GroupAttention<Products> own;
+    GroupAttention<Products>& group = *hidden(&own);
+    group.begin(inputs, shape, slice.rows, slice.head);
+    if (slice.joint < 0) return group.run(out, slice.first, slice.last, then);
+    const Joint& joint = plan.joints[slice.joint];
+    group.accumulate(slice.first, plan.part(joint, slice.first), then);
+    if (std::atomic_ref(plan.waiting[slice.joint]).fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    const Sums sums = plan.part(joint, joint.first);  // the last to come adds all up, in their order
+    for (int split = joint.first + 1; split <= joint.last; ++split)
+        add_split(sums, plan.part(joint, split), joint.entries, joint.width);
+    group.finish(sums, out);
+}
+
+// Few: the products of groups that it serves, with the same bits.
+template <typename Products, typename Few, typename Inputs>
 void attention(typename Products::Element* out, const Inputs& inputs, const AttentionShape& shape) {
     using T = typename Products::Element;
     static thread_local AttentionPlan kept;
@@ -176,20 +197,12 @@ void attention(typename Products::Element* out, const Inputs& inputs, const Atte
         if (inputs.owners[row] < 0) std::fill_n(out + row * columns, columns, T{});  // padding
     const auto body = [&](int index) {
         const AttentionSlice& slice = plan.slices[index];
-        [[maybe_unused]] const typename Products::Session session;
-        static thread_local GroupAttention<Products> own;
-        GroupAttention<Products>& group = *hidden(&own);
-        group.begin(inputs, shape, slice.rows, slice.head);
         const AttentionSlice& next = plan.slices[std::min(index + threads, int(plan.slices.size()) - 1)];  // most likely
         const KeyRange then = chunks_of(inputs, shape, next.rows, next.head, next.first);
-        if (slice.joint < 0) return group.run(out, slice.first, slice.last, then);
-        const Joint& joint = plan.joints[slice.joint];
-        group.accumulate(slice.first, plan.part(joint, slice.first), then);
-        if (std::atomic_ref(plan.waiting[slice.joint]).fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-        const Sums sums = plan.part(joint, joint.first);  // the last to come adds all up, in their order
-        for (int split = joint.first + 1; split <= joint.last; ++split)
-            add_split(sums, plan.part(joint, split), joint.entries, joint.width);
-        group.finish(sums, out);
+        if (Few::serves(shape, slice.rows.rows * shape.group()))
+            attend<Few>(out, inputs, shape, plan, slice, then);
+        else
+            attend<Products>(out, inputs, shape, plan, slice, then);
     };
     const int count = int(plan.slices.size());
     if (plan.small)
@@ -201,14 +214,14 @@ void attention(typename Products::Element* out, const Inputs& inputs, const Atte
 template <typename E>
 void serve(bf16* out, const AttentionInputs<bf16, E>& inputs, const AttentionShape& shape) {
 #ifdef PIZARRA_AMX
-    if (amx::granted()) return attention<amx::AttentionProducts<E>>(out, inputs, shape);
+    if (amx::granted()) return attention<amx::AttentionProducts<E>, amx::AttentionProducts<E>>(out, inputs, shape);
 #endif
-    attention<VectorProducts<bf16, E>>(out, inputs, shape);
+    attention<VectorProducts<bf16, E>, FewProducts<bf16, E>>(out, inputs, shape);
 }
 
 template <typename E>
 void serve(float* out, const AttentionInputs<float, E>& inputs, const AttentionShape& shape) {
-    attention<VectorProducts<float, E>>(out, inputs, shape);
+    attention<VectorProducts<float, E>, FewProducts<float, E>>(out, inputs, shape);
 }
 
 // The cache holds codes where there are scales, else the model's own numbers.

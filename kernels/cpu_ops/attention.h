@@ -22,13 +22,17 @@ constexpr int kChunkVectors = kChunkKeys / kLanes;
 
 inline int rounded_up(int count, int multiple) { return (count + multiple - 1) / multiple * multiple; }
 
-// Asks for a cache line, so that it is near when it comes to be read. Spelled out: gcc takes a function that does nothing else
-// for one without effects, and leaves its calls away.
+// Asks for a cache line, so that it is near when it comes to be read: in the cache of this level. Spelled out: gcc takes a
+// function that does nothing else for one without effects, and leaves its calls away.
+template <int kLevel>
 inline void fetch_line(const void* p) {
 #if defined(__x86_64__)
-    asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p)));
+    if constexpr (kLevel == 1)
+        asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p)));
+    else
+        asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p)));
 #else
-    __builtin_prefetch(p);
+    __builtin_prefetch(p, 0, 4 - kLevel);
 #endif
 }
 
@@ -80,6 +84,7 @@ struct KeyRange {
 // The keys and values that come next, asked for a few lines of the cache at a time while others are worked on. A core waits
 // for some two dozen lines at once: if all were asked for in one go, whatever stands behind would wait for them too, and
 // afterwards memory would be idle.
+template <int kLevel>
 class ReadAhead {
   public:
     // In `times` parts of about the same size.
@@ -101,7 +106,7 @@ class ReadAhead {
     void ask() {
         for (int left = share_; left > 0 && part_ < count_; ++part_) {
             Part& part = parts_[part_];
-            for (; left > 0 && part.at < part.end; part.at += kLine, --left) fetch_line(part.at);
+            for (; left > 0 && part.at < part.end; part.at += kLine, --left) fetch_line<kLevel>(part.at);
             if (part.at < part.end) return;
         }
     }

@@ -16,9 +16,12 @@ class AttentionProducts {
     using Stored = E;
     using Weight = bf16;
     using Session = Tiles;
+    using Ahead = ReadAhead<1>;
     static constexpr int kEntries = kTileRows;
     static constexpr int kPauseKeys = 16;                        // that are read between two of
     static constexpr int kPauses = kChunkKeys / kPauseKeys + 1;  // the pauses of `read`, in which what comes next is asked for
+
+    static bool serves(const AttentionShape&, int) { return true; }
 
     // rows: the queries of `count` entries.
     void begin(const AttentionShape& shape, const bf16* const* rows, int count) {
@@ -39,7 +42,7 @@ class AttentionProducts {
 
     // Values that are not there are zeros. A key that is not there may be read where it shares a block with one that is: its
     // scores are hidden.
-    void read(const AttentionInputs<bf16, E>& inputs, const KeyRange& range, ReadAhead& ahead) {
+    void read(const AttentionInputs<bf16, E>& inputs, const KeyRange& range, Ahead& ahead) {
         const E* values[kChunkKeys];
         std::fill_n(values, kChunkKeys, nothing_.data());
         std::fill_n(keys_, kKeyTiles, nullptr);

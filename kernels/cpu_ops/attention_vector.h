@@ -1,121 +1,15 @@
-// The products of attention by vector instructions. Both are rows of words times a matrix of words: queries times keys, a
-// lane for each key, and weights times values, a lane for each column. A word is what a lane multiplies at once: a pair of
-// bf16 where that is faster, else a number in fp32. Keys and values are brought into that form once per chunk; every sum
-// runs along its row of words, whoever else is in the tile.
+// Attention's products by vector instructions (attention_words.h) for any number of entries: keys and values are brought into
+// words once per chunk, for all entries of a group.
 #pragma once
 #include "attention.h"
+#include "attention_words.h"
 #include "transpose.h"
 
-using Word = uint32_t;
-
-inline VecU load_words(const Word* p) {
-    VecU words;
-    std::memcpy(&words, p, sizeof words);
-    return words;
-}
-inline VecU splat_word(const Word* p) {
-    Word word;
-    std::memcpy(&word, p, sizeof word);  // it may have been written as numbers
-    return word - VecU{};
-}
-inline void store_words(Word* p, VecU words) { std::memcpy(p, &words, sizeof words); }
-
-struct SingleWord {
-    using Number = float;
-    static constexpr int kNumbers = 1;
-    static Vec dot(Vec sum, VecU a, VecU b) { return fma(reinterpret_cast<Vec>(a), reinterpret_cast<Vec>(b), sum); }
-};
-
-// Intel starts a product of pairs every other cycle, but two of numbers in fp32 in each, which is twice as much; AMD one of
-// either, and there pairs are twice as much. A newer Intel without AMX, as in a virtual machine, is a Cooper Lake to gcc.
-#if defined(__AVX512BF16__) && defined(__AVX512F__) && !defined(__cooperlake__) && !defined(__sapphirerapids__)
-#define PIZARRA_PAIRS 1
-struct PairWord {
-    using Number = bf16;
-    static constexpr int kNumbers = 2;
-    static Vec dot(Vec sum, VecU a, VecU b) {
-        return reinterpret_cast<Vec>(_mm512_dpbf16_ps(
-            reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b)));
-    }
-};
-#endif
-
-template <typename T>
-struct WordOf {
-    using Type = SingleWord;
-};
-#ifdef PIZARRA_PAIRS
-template <>
-struct WordOf<bf16> {
-    using Type = PairWord;
-};
-#endif
-
-// Where a product goes: it replaces what is there, or is added to it.
-struct Replace {
-    float* out;
-    size_t stride;
-    void operator()(int row, int vector, Vec sum) const { store(out + row * stride + vector * kLanes, sum); }
-};
-struct AddShrunk {
-    float* out;
-    size_t stride;
-    const float* shrink;  // of each row, what was there before
-    void operator()(int row, int vector, Vec sum) const {
-        float* place = out + row * stride + vector * kLanes;
-        store(place, fma(load(place), splat(shrink[row]), sum));
-    }
-};
-
-// Rows [row][step] times columns [step][column].
-struct Factors {
-    const Word *rows, *columns;
-    size_t row_stride, column_stride;
-    int steps;
-};
-
-// R rows times V vectors of columns from vector `first` on.
-template <typename Unit, int R, int V, typename Target>
-inline void multiply_tile(const Factors factors, int first, const Target target) {
-    Vec sums[R][V] = {};
-    const Word* columns = factors.columns + size_t(first) * kLanes;
-    for (int step = 0; step < factors.steps; ++step) {
-        VecU right[V];
-        for (int v = 0; v < V; ++v) right[v] = load_words(columns + step * factors.column_stride + v * kLanes);
-        for (int r = 0; r < R; ++r) {
-            const VecU left = splat_word(factors.rows + r * factors.row_stride + step);
-            for (int v = 0; v < V; ++v) sums[r][v] = Unit::dot(sums[r][v], left, right[v]);
-        }
-    }
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) target(r, first + v, sums[r][v]);
-}
-
-constexpr int kTileRowsTogether = 4, kTileVectors = kLanes == 16 ? 4 : 2;  // what fits the registers
-
-template <typename Unit, int R, typename Target>
-inline void multiply_rows(const Factors& factors, int vectors, const Target& target) {
-    int v = 0;
-    for (; v + kTileVectors <= vectors; v += kTileVectors) multiply_tile<Unit, R, kTileVectors>(factors, v, target);
-    if constexpr (kTileVectors > 2)
-        for (; v + 2 <= vectors; v += 2) multiply_tile<Unit, R, 2>(factors, v, target);
-    for (; v < vectors; ++v) multiply_tile<Unit, R, 1>(factors, v, target);
-}
-
-// The same for 1 to kTileRowsTogether rows and any number of vectors.
-template <typename Unit, typename Target>
-inline void multiply(const Factors& factors, int rows, int vectors, const Target& target) {
-    if (rows == 4) return multiply_rows<Unit, 4>(factors, vectors, target);
-    if (rows == 3) return multiply_rows<Unit, 3>(factors, vectors, target);
-    if (rows == 2) return multiply_rows<Unit, 2>(factors, vectors, target);
-    multiply_rows<Unit, 1>(factors, vectors, target);
-}
-
+// What all products by vector instructions have in common: the words of queries and weights, and where keys and values lie.
 template <typename T, typename E>
-class VectorProducts {
-    using Unit = typename WordOf<T>::Type;
-
+class WordProducts {
   public:
+    using Unit = typename WordOf<T>::Type;
     using Element = T;
     using Stored = E;
     using Weight = typename Unit::Number;
@@ -123,15 +17,11 @@ class VectorProducts {
         Session() {}
     };
     static constexpr int kEntries = kTileRowsTogether;
-    static constexpr int kPauses = 2 * kChunkKeys / kLanes;  // of `read`, in which what comes next is asked for
 
     // rows: the queries of `count` entries.
     void begin(const AttentionShape& shape, const T* const* rows, int count) {
         shape_ = &shape;
         steps_ = (shape.head_dim + Unit::kNumbers - 1) / Unit::kNumbers;
-        width_ = rounded_up(shape.head_dim, Unit::kNumbers * kLanes);
-        keys_.at_least(size_t(kChunkKeys) * rounded_up(shape.head_dim, 4));
-        values_.at_least(size_t(kChunkKeys / Unit::kNumbers) * width_);
         std::fill_n(nothing_.at_least(shape.head_dim), shape.head_dim, E{});
         Weight* queries = reinterpret_cast<Weight*>(queries_.at_least(size_t(rounded_up(count, kEntries)) * steps_));
         const int numbers = steps_ * Unit::kNumbers;
@@ -139,31 +29,6 @@ class VectorProducts {
             for (int d = 0; d < shape.head_dim; ++d) copy(rows[i][d], queries + d);
             if (shape.head_dim < numbers) queries[shape.head_dim] = Weight{};
         }
-    }
-
-    // Values that are not there are zeros; what is held for keys that are not there may be anything.
-    void read(const AttentionInputs<T, E>& inputs, const KeyRange& range, ReadAhead& ahead) {
-        const char *keys[kChunkKeys], *values[kChunkKeys];
-        locate(inputs, range, keys, values);
-        begin_ = range.begin(), end_ = range.end();
-        const int bytes = shape_->head_dim * int(sizeof(E));
-        for (int i = begin_ / kLanes * kLanes; i < end_; i += kLanes) {
-            ahead.ask();
-            Word* target = keys_.data() + i;
-            for_transposed(keys + i, bytes, [=](int w, VecU words) { put_keys(target, w, words); });
-        }
-        const int end = end_, width = width_, head_dim = shape_->head_dim;
-        Word* target = values_.data() + size_t(begin_ / kLanes * kLanes / Unit::kNumbers) * width;
-        for (int i = begin_ / kLanes * kLanes; i < end; i += kLanes) {
-            ahead.ask();
-            for (int j = i; j < i + kLanes; j += Unit::kNumbers, target += width) put_values(target, values + j, head_dim);
-        }
-    }
-
-    // Products [entry][key] of `count` entries from number `first` on with a chunk's keys.
-    void scores(int first, int count, float* out) const {
-        const Factors factors{queries_.data() + size_t(first) * steps_, keys_.data(), size_t(steps_), kChunkKeys, steps_};
-        multiply<Unit>(factors, count, kChunkVectors, Replace{out, kChunkKeys});
     }
 
     // Keeps weights as the product with values wants them; returns what they became.
@@ -179,14 +44,40 @@ class VectorProducts {
     }
 #endif
 
-    // mixed [entry][width] = mixed * shrink + weights [entry][key] times values.
-    void add_values(int, int count, const Weight* weights, const float* shrink, float* mixed, int width) const {
-        const int low = begin_ / Unit::kNumbers, high = (end_ + Unit::kNumbers - 1) / Unit::kNumbers;
-        const Factors factors{
-            reinterpret_cast<const Word*>(weights) + low, values_.data() + size_t(low) * width_, kChunkKeys / Unit::kNumbers,
-            size_t(width_), high - low};
-        multiply<Unit>(factors, count, (shape_->head_dim + kLanes - 1) / kLanes, AddShrunk{mixed, size_t(width), shrink});
+  protected:
+    // Of a chunk's keys; zeros stand for those that are not there.
+    struct Places {
+        const char *keys[kChunkKeys], *values[kChunkKeys];
+    };
+
+    void locate(const AttentionInputs<T, E>& inputs, const KeyRange& range, Places& places) {
+        begin_ = range.begin(), end_ = range.end();
+        const char* nothing = reinterpret_cast<const char*>(nothing_.data());
+        if (begin_ > 0 || end_ < kChunkKeys) {
+            std::fill_n(places.keys, kChunkKeys, nothing);
+            std::fill_n(places.values, kChunkKeys, nothing);
+        }
+        range.for_blocks(*shape_, [&](int first, int count, size_t index) {
+            const size_t bytes = shape_->head_dim * sizeof(E);
+            const char* key = reinterpret_cast<const char*>(inputs.keys) + index * bytes;
+            const char* value = reinterpret_cast<const char*>(inputs.values) + index * bytes;
+            for (int i = 0; i < count; ++i) places.keys[first + i] = key + i * bytes, places.values[first + i] = value + i * bytes;
+        });
     }
+
+    // The first of kLanes keys together, the others of which may not be there.
+    int first_key() const { return begin_ / kLanes * kLanes; }
+    // The words of a chunk's keys that are there.
+    int first_word() const { return begin_ / Unit::kNumbers; }
+    int last_word() const { return (end_ + Unit::kNumbers - 1) / Unit::kNumbers; }
+
+    Rows queries(int first) const { return {queries_.data() + size_t(first) * steps_, size_t(steps_)}; }
+    Rows weights(const Weight* weights) const {
+        return {reinterpret_cast<const Word*>(weights) + first_word(), kChunkKeys / Unit::kNumbers};
+    }
+
+    const AttentionShape* shape_ = nullptr;
+    int steps_ = 0, begin_ = 0, end_ = 0;  // words of a query; keys of the chunk
 
   private:
     static void copy(T x, T* target) { *target = x; }
@@ -195,43 +86,67 @@ class VectorProducts {
         *target = widen(x);
     }
 
-    void locate(
-        const AttentionInputs<T, E>& inputs, const KeyRange& range, const char* keys[kChunkKeys],
-        const char* values[kChunkKeys]) const {
-        const char* nothing = reinterpret_cast<const char*>(nothing_.data());
-        if (range.begin() > 0 || range.end() < kChunkKeys) {
-            std::fill_n(keys, kChunkKeys, nothing);
-            std::fill_n(values, kChunkKeys, nothing);
-        }
-        range.for_blocks(*shape_, [&](int first, int count, size_t index) {
-            const size_t bytes = shape_->head_dim * sizeof(E);
-            const char* key = reinterpret_cast<const char*>(inputs.keys) + index * bytes;
-            const char* value = reinterpret_cast<const char*>(inputs.values) + index * bytes;
-            for (int i = 0; i < count; ++i) keys[first + i] = key + i * bytes, values[first + i] = value + i * bytes;
-        });
+    Scratch<E> nothing_;     // zeros
+    Scratch<Word> queries_;  // [entry][step]
+};
+
+template <typename T, typename E>
+class VectorProducts : public WordProducts<T, E> {
+    using Base = WordProducts<T, E>;
+    using Base::shape_, Base::steps_, Base::begin_, Base::end_;
+    using typename Base::Unit;
+
+  public:
+    using typename Base::Weight;
+    using Ahead = ReadAhead<1>;
+    static constexpr int kPauses = 2 * kChunkKeys / kLanes;  // of `read`, in which what comes next is asked for
+
+    void begin(const AttentionShape& shape, const T* const* rows, int count) {
+        Base::begin(shape, rows, count);
+        width_ = rounded_up(shape.head_dim, Unit::kNumbers * kLanes);
+        keys_.at_least(size_t(kChunkKeys) * rounded_up(shape.head_dim, 4));
+        values_.at_least(size_t(kChunkKeys / Unit::kNumbers) * width_);
     }
 
-    // Word w of kLanes keys, as it stands in memory, to as many words as it makes here.
-    static void put_keys(Word* target, int w, VecU words) {
-        const auto put = [=](int step, VecU made) { store_words(target + size_t(step) * kChunkKeys, made); };
-        if constexpr (std::is_same_v<E, Code>) {
-            VecU numbers[4];
-            for (int i = 0; i < 4; ++i) {
-                const VecI code = reinterpret_cast<VecI>(words << (24 - 8 * i)) >> 24;
-                numbers[i] = reinterpret_cast<VecU>(__builtin_convertvector(code, Vec));
-            }
-            if constexpr (Unit::kNumbers == 2) {
-                put(2 * w, (numbers[0] >> 16) | numbers[1]);
-                put(2 * w + 1, (numbers[2] >> 16) | numbers[3]);
-            } else {
-                for (int i = 0; i < 4; ++i) put(4 * w + i, numbers[i]);
-            }
-        } else if constexpr (sizeof(E) == sizeof(Weight)) {
-            put(w, words);
-        } else {
-            put(2 * w, words << 16);
-            put(2 * w + 1, words & 0xffff0000u);
+    // Values that are not there are zeros; what is held for keys that are not there may be anything.
+    void read(const AttentionInputs<T, E>& inputs, const KeyRange& range, Ahead& ahead) {
+        typename Base::Places places;
+        Base::locate(inputs, range, places);
+        const int bytes = shape_->head_dim * int(sizeof(E));
+        for (int i = Base::first_key(); i < end_; i += kLanes) {
+            ahead.ask();
+            Word* target = keys_.data() + i;
+            for_transposed(places.keys + i, bytes, [=](int w, VecU memory) { put_keys(target, w, memory); });
         }
+        const int end = end_, width = width_, head_dim = shape_->head_dim;
+        Word* target = values_.data() + size_t(Base::first_key() / Unit::kNumbers) * width;
+        for (int i = Base::first_key(); i < end; i += kLanes) {
+            ahead.ask();
+            for (int j = i; j < i + kLanes; j += Unit::kNumbers, target += width)
+                put_values(target, places.values + j, head_dim);
+        }
+    }
+
+    // Products [entry][key] of `count` entries from number `first` on with a chunk's keys.
+    void scores(int first, int count, float* out) const {
+        const ReadyColumns keys{keys_.data(), kChunkKeys};
+        multiply<Unit>(Base::queries(first), count, keys, steps_, kChunkVectors, Replace{out, kChunkKeys});
+    }
+
+    // mixed [entry][width] = mixed * shrink + weights [entry][key] times values.
+    void add_values(int, int count, const Weight* weights, const float* shrink, float* mixed, int width) const {
+        const ReadyColumns values{values_.data() + size_t(Base::first_word()) * width_, size_t(width_)};
+        multiply<Unit>(
+            Base::weights(weights), count, values, Base::last_word() - Base::first_word(),
+            (shape_->head_dim + kLanes - 1) / kLanes, AddShrunk{mixed, size_t(width), shrink});
+    }
+
+  private:
+    // Word w of kLanes keys, as it stands in memory, as many words as it makes here.
+    static void put_keys(Word* target, int w, VecU memory) {
+        using Words = WordsOf<Unit, E>;
+        for (int i = 0; i < Words::kWords; ++i)
+            store_words(target + size_t(Words::kWords * w + i) * kChunkKeys, Words::word(memory, i));
     }
 
     // The values of one key, or of two in turns.
@@ -274,8 +189,6 @@ class VectorProducts {
     }
 #endif
 
-    const AttentionShape* shape_ = nullptr;
-    int steps_ = 0, width_ = 0, begin_ = 0, end_ = 0;
-    Scratch<E> nothing_;  // zeros
-    Scratch<Word> queries_, keys_, values_;  // [entry][step], [step][key], [step][column]
+    int width_ = 0;
+    Scratch<Word> keys_, values_;  // [step][key], [step][column]
 };
