@@ -1,5 +1,5 @@
-// Attention's products by vector instructions (attention_words.h) for any number of entries: keys and values are brought into
-// words once per chunk, for all entries of a group.
+// Attention's products by vector instructions (attention_words.h), and those for any number of entries: keys and values are
+// brought into words once per chunk, for all entries of a group.
 #pragma once
 #include "attention.h"
 #include "attention_words.h"
@@ -61,7 +61,10 @@ class WordProducts {
             const size_t bytes = shape_->head_dim * sizeof(E);
             const char* key = reinterpret_cast<const char*>(inputs.keys) + index * bytes;
             const char* value = reinterpret_cast<const char*>(inputs.values) + index * bytes;
-            for (int i = 0; i < count; ++i) places.keys[first + i] = key + i * bytes, places.values[first + i] = value + i * bytes;
+            for (int i = 0; i < count; ++i) {
+                places.keys[first + i] = key + i * bytes;
+                places.values[first + i] = value + i * bytes;
+            }
         });
     }
 
