@@ -15,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from kernels.bench_shapes import MOST_COPIES, SIMPLE, Place, Work, on_activations
 from kernels.group_quant import GroupQuant
 from kernels.ops import AttentionMetadata, KVCache, Ops, accumulation_dtype
+from kernels.pages import prefer_huge_pages
 from kernels.roofs import Call
 
 BLOCK_SIZE = 16
@@ -150,11 +151,13 @@ def _paged(place: Place, lengths: Sequence[int], rows_each: int) -> tuple[Attent
 
 
 def _caches(place: Place, blocks: int) -> list[KVCache]:
-    """So many that no hardware cache holds them."""
-    size = (blocks, place.shape.kv_heads, BLOCK_SIZE, place.shape.head_dim)
-    keys, values = place.normal(*size), place.normal(*size)
-    num = place.copies(2 * keys.nbytes)
-    return [KVCache(keys, values), *(KVCache(keys.clone(), values.clone()) for _ in range(num - 1))]
+    """So many that no hardware cache holds them, in one pool whose pages are an engine's."""
+    size = (2, blocks, place.shape.kv_heads, BLOCK_SIZE, place.shape.head_dim)
+    both = place.normal(*size)
+    pool = both.new_empty((place.copies(both.nbytes), *size))
+    prefer_huge_pages(pool)
+    pool.copy_(both)
+    return [KVCache(keys, values) for keys, values in pool]
 
 
 def _rotary(place: Place, rows: int) -> Iterator[Work]:
