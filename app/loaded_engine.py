@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ class Engine:
     )
     speculation: SpeculationSettings = dataclasses.field(init=False)
     idle_unload_s: float | None = dataclasses.field(init=False)  # without a request; None: it stays
-    idle_since: float | None = None  # epoch seconds; None: it is busy, or was not looked at yet
+    idle_since: float | None = dataclasses.field(default_factory=time.time)  # epoch seconds; None: it is busy
 
     def __post_init__(self) -> None:
         self.speculation = SpeculationSettings.of(self.supervisor.options)

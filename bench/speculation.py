@@ -138,7 +138,7 @@ class Run:
 
 def _round(found: Measured, engines: Sequence[BenchEngine], groups: Sequence[Work], number: int) -> None:
     """All groups in all ways, in turns. number 0: a warm-up, which is compared, but not timed."""
-    seconds: dict[str, list[float]] = {one.name: [] for one in engines}
+    seconds: dict[str, list[list[float]]] = {one.name: [] for one in engines}
     counts = {one.name: Counts() for one in engines}
     tokens, looping = [], 0
     for place, work in enumerate(groups):
@@ -159,7 +159,7 @@ def _round(found: Measured, engines: Sequence[BenchEngine], groups: Sequence[Wor
     found.tokens, found.loops = tokens, looping
     for name, arm in found.arms.items():
         if name in seconds:
-            arm.seconds.append(seconds[name])
+            arm.add_round(seconds[name])
             arm.counts = counts[name]
 
 
@@ -170,7 +170,7 @@ def _again(found: Measured, engines: Sequence[BenchEngine], groups: Sequence[Wor
         plain = [one.answer(work, keep=place > 0) for place, work in enumerate(groups)]
         for _ in found.arms[PLAIN].seconds:
             answered = [one.answer(work, keep=True) for work in groups]
-            arm.seconds.append([each.seconds for each in answered])
+            arm.add_round([each.seconds for each in answered])
             arm.counts = Counts()
             for first, each in zip(plain, answered, strict=True):
                 arm.counts.add(each.counts)
@@ -185,7 +185,10 @@ def begun(facts: dict[str, Any], path: Path) -> Results:
     """What earlier stretches of this run found, if there were any. SystemExit where they were of another run."""
     if not path.exists():
         return Results(facts)
-    found = Results.read(path)
+    try:
+        found = Results.read(path)
+    except (KeyError, TypeError) as error:
+        sys.exit(f"{path} has another form than this version's ({error}). Leave --go-on away to measure anew")
     then = found.facts
     other = [f"{one} {then.get(one)!r} then, {facts[one]!r} now" for one in SAME if then.get(one) != facts[one]]
     if other:

@@ -51,10 +51,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """token_ids: of each answer. seconds: from sending all prompts to the last token of all."""
+    """token_ids: of each answer. seconds: of each answer, from sending all prompts to its last token."""
 
     token_ids: list[list[int]]
-    seconds: float
+    seconds: list[float]
     counts: Counts
 
 
@@ -88,6 +88,7 @@ class BenchEngine:
         verify_steps, plain_s, drafts = 0, 0.0, self.speculator.total
         names = self._add(work, work.max_tokens, self._wish)
         answers: dict[str, list[int]] = {name: [] for name in names}
+        ends = dict.fromkeys(names, 0.0)
         start = time.perf_counter()
         while engine.has_requests():
             seen, verified = drafts.drafts, engine.counters.step_s_total
@@ -95,14 +96,14 @@ class BenchEngine:
                 if row.error is not None:
                     raise RuntimeError(f"{self.name}: {row.error}")
                 answers[row.request_id].extend(row.token_ids)
+                ends[row.request_id] = time.perf_counter() - start
             if drafts.drafts > seen:
                 verify_steps += 1
             else:
                 plain_s += engine.counters.step_s_total - verified
-        seconds = time.perf_counter() - start
         counts = _counts(before, engine.stats(), len(names))
         counts.verify_steps, counts.plain_s = verify_steps, plain_s
-        return Answered([answers[name] for name in names], seconds, counts)
+        return Answered([answers[name] for name in names], [ends[name] for name in names], counts)
 
     def _add(self, work: Work, max_tokens: int, wish: SpeculationParams) -> list[str]:
         names = []

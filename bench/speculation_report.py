@@ -29,8 +29,8 @@ PEERS = """
 ## Beside the gains of other engines
 
 Each engine's own speculation over its own plain decoding, greedy, on the first prompts of each set, the same for all;
-for JSON schemas each uses its own grammars. Same text: answers that speculation left as they were, token by token.
-Speeds are with speculation; prompts are not timed.
+for JSON schemas each uses its own grammars. Gains and speeds are of all answers of a batch, up to the last token of the
+last one; prompts are not timed. Same text: answers that speculation left as they were, token by token.
 
 | | engine | gain | tok/s | acceptance | same text |
 |---|---|---|---|---|---|"""
@@ -58,8 +58,10 @@ writes this page; [speculation.md](speculation.md) says how it works and what th
   run over the same prompts that kept it, and say what a repeated question gains.
 - Every answer is compared with plain decoding's, token by token, at temperature 1 as well, where both draw with the
   same seed. One that differs would void the figures of its case.
-- A gain is the ratio of the sums over prompts of the median times over rounds, with its 95 % interval from drawing
-  rounds and prompts anew. "{control}" is plain decoding as one more way: what noise alone does to a ratio.
+- A gain is the ratio of the times to an answer's last token: of the sums over prompts of their medians over rounds,
+  with its 95 % interval from drawing rounds and prompts anew. Prompts at once are sent at one moment, and their
+  answers' times are averaged; "last" is the gain of the answer that ends last, which is the one that drafts help least.
+  "{control}" is plain decoding as one more way: what noise alone does to a ratio.
 """
 
 
@@ -131,7 +133,10 @@ def _gain(one: Measured, name: str) -> str:
     if arm.differs:
         return f"void: {arm.differs} answers differ"
     gain = one.gain(name)
-    return "-" if gain is None else f"**{gain.value:.2f}** ({gain.low:.2f} to {gain.high:.2f})"
+    if gain is None:
+        return "-"
+    last = one.gain_of_all(name) if one.case.batch > 1 else None
+    return f"**{gain.value:.2f}** ({gain.low:.2f} to {gain.high:.2f})" + (f", last {last.value:.2f}" if last else "")
 
 
 def _details(results: Results) -> list[str]:
@@ -202,7 +207,7 @@ def _peers(results: Results) -> list[str]:
 
 def _own_line(title: str, measured: Measured, name: str, groups: int) -> list[str]:
     """Our own gain on the same prompts."""
-    gain, speed = measured.gain(name, groups), measured.speed(name, groups)
+    gain, speed = measured.gain_of_all(name, groups), measured.speed(name, groups)
     if gain is None or speed is None:
         return []
     found = f"**{gain.value:.2f}** ({gain.low:.2f} to {gain.high:.2f}) | {speed:,.0f}"

@@ -119,11 +119,21 @@ class Counts:
 
 @dataclass
 class Arm:
-    """One way to decode one case. seconds: [round][group] of requests. differs: answers unlike the plain ones."""
+    """One way to decode one case. differs: answers unlike the plain ones.
+
+    Times in seconds, [round][group] of requests, from sending a group: mean_s to an answer's last token, on average
+    over its answers; seconds to the last token of all.
+    """
 
     seconds: list[list[float]] = field(default_factory=list)
+    mean_s: list[list[float]] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     differs: int = 0
+
+    def add_round(self, groups: Sequence[Sequence[float]]) -> None:
+        """groups: of each the times of its answers."""
+        self.seconds.append([max(answers) for answers in groups])
+        self.mean_s.append([statistics.fmean(answers) for answers in groups])
 
 
 @dataclass
@@ -143,12 +153,21 @@ class Measured:
         tokens = self.tokens[:groups]
         return sum(tokens) / _total(arm.seconds, range(len(tokens)))
 
-    def gain(self, name: str, groups: int | None = None) -> Interval | None:
-        """How many times as fast as plain decoding. groups: over the first so many alone."""
+    def gain(self, name: str) -> Interval | None:
+        """How many times as soon as by plain decoding an answer has ended, on average."""
+        both = self._comparable(name)
+        return ratio(both[0].mean_s, both[1].mean_s) if both else None
+
+    def gain_of_all(self, name: str, groups: int | None = None) -> Interval | None:
+        """The same of the last of a group's answers. groups: over the first so many alone."""
+        both = self._comparable(name)
+        return ratio(both[0].seconds, both[1].seconds, groups) if both else None
+
+    def _comparable(self, name: str) -> tuple[Arm, Arm] | None:
         plain, other = self.arms.get(PLAIN), self.arms.get(name)
         if plain is None or other is None or other.differs or not plain.seconds or not other.seconds:
             return None
-        return ratio(plain.seconds, other.seconds, groups)
+        return plain, other
 
 
 @dataclass
@@ -215,7 +234,7 @@ class Results:
                 one["tokens"],
                 one["loops"],
                 {
-                    name: Arm(arm["seconds"], Counts(**arm["counts"]), arm["differs"])
+                    name: Arm(arm["seconds"], arm["mean_s"], Counts(**arm["counts"]), arm["differs"])
                     for name, arm in one["arms"].items()
                 },
             )

@@ -17,8 +17,8 @@ setInterval(() => {
   }
 }, TICK_MS);
 
-/** {element, update(engine)}; engine: an entry of /api/engines. */
-export function idleLine() {
+/** {element, update(engine)}; engine: an entry of /api/engines. changed(): called when the time was changed here. */
+export function idleLine(changed) {
   let shown = null;
   const text = h("span", { class: "pz-grow pz-figure", role: "timer" });
   const select = h(
@@ -32,7 +32,9 @@ export function idleLine() {
 
   async function change(idle_unload_s) {
     const now = await attempt(() => api.changeEngine(shown.id, { idle_unload_s }));
-    if (now) update({ ...shown, idle_unload_s: now.idle_unload_s, idle_unload_at: now.idle_unload_at });
+    if (!now) return;
+    update({ ...shown, idle_unload_s: now.idle_unload_s, idle_unload_at: now.idle_unload_at });
+    changed();
   }
 
   function tick() {

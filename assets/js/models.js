@@ -19,7 +19,7 @@ class Models {
   #engines = [];
   #differences = new Map(); // model -> how the loaded engine differs from the profile that loads take
   #fetching = false;
-  #again = false;
+  #due = null;
   #wanted = []; // words of the filter
 
   constructor(element) {
@@ -62,7 +62,7 @@ class Models {
       this.jobs.element,
     );
     mountReceipts(receipts);
-    const refresh = () => attempt(() => this.#fetch());
+    const refresh = () => attempt(() => this.#fetch("all"));
     let states = "";
     watchJobs(() => {
       const now = JSON.stringify(allJobs().map((job) => [job.id, job.state]));
@@ -79,38 +79,41 @@ class Models {
       if (now !== engines) refresh();
       engines = now;
       const timesNow = JSON.stringify(state.engines.map((engine) => engine.idle_unload_at));
-      if (timesNow !== times) attempt(() => this.#fetchTimes());
+      if (timesNow !== times) attempt(() => this.#fetch("times"));
       times = timesNow;
     });
     live.onReconnect(refresh);
     refresh();
   }
 
-  /** When engines will go by themselves has changed: that alone is brought up to date. */
-  async #fetchTimes() {
-    const engines = await api.engines();
-    for (const node of this.here.children) {
-      const engine = engines.find((each) => each.model_id === node.dataset.model && each.state === "ready");
-      if (engine) node.parts?.idle.update(engine);
+  /** What is to be brought up to date: "all", or the "times" at which engines go by themselves. One fetch at a time, so that
+   * no older answer comes behind a newer one; what was asked for meanwhile is one more fetch afterwards. */
+  async #fetch(what) {
+    if (this.#due !== "all") this.#due = what;
+    if (this.#fetching) return;
+    this.#fetching = true;
+    try {
+      while (this.#due) {
+        const all = this.#due === "all";
+        this.#due = null;
+        await (all ? this.#fetchAll() : this.#fetchTimes());
+      }
+    } finally {
+      this.#fetching = false;
     }
   }
 
-  /** One fetch at a time; what was asked for meanwhile is one more fetch afterwards. */
-  async #fetch() {
-    if (this.#fetching) {
-      this.#again = true;
-      return;
-    }
-    this.#fetching = true;
-    try {
-      do {
-        this.#again = false;
-        [this.#rows, this.#engines] = await Promise.all([api.models(), api.engines()]);
-        await this.#compare();
-        this.#draw();
-      } while (this.#again);
-    } finally {
-      this.#fetching = false;
+  async #fetchAll() {
+    [this.#rows, this.#engines] = await Promise.all([api.models(), api.engines()]);
+    await this.#compare();
+    this.#draw();
+  }
+
+  async #fetchTimes() {
+    this.#engines = await api.engines();
+    for (const node of this.here.children) {
+      const engine = this.#engines.find((each) => each.model_id === node.dataset.model && each.state === "ready");
+      if (engine) node.parts?.idle.update(engine);
     }
   }
 
@@ -119,7 +122,7 @@ class Models {
       job: latestJob(row.id),
       engine: this.#engines.find((engine) => engine.id === row.engine_id),
       differences: this.#differences.get(row.id),
-      refresh: () => attempt(() => this.#fetch()),
+      refresh: () => attempt(() => this.#fetch("all")),
     });
     const isHere = (row) =>
       row.on_disk || ["downloading", "loading", "loaded", "unloading", "failed", "broken"].includes(row.state);
@@ -169,7 +172,7 @@ function sync(parent, rows, contextOf, emptyText) {
 function newCard(row, context, key) {
   const parts = {
     speculation: speculationLine(),
-    idle: idleLine(),
+    idle: idleLine(context.refresh),
     jobLine: createJobLine(() => cancelJob(latestJob(row.id).id)),
   };
   const node = Object.assign(modelCard(row, { ...context, ...parts }), { parts });

@@ -24,8 +24,11 @@ def counts() -> Counts:
 
 
 def measured(key: str, batch: int, temperature: float, **seconds: float) -> Measured:
-    """Two groups of 50 tokens, two rounds; seconds of a group by the way to decode, plain decoding takes 1."""
-    arms = {name: Arm([[taken, taken]] * 2, counts()) for name, taken in {PLAIN: 1.0, **seconds}.items()}
+    """Two groups of 50 tokens, two rounds; seconds of every answer by the way to decode, plain decoding takes 1."""
+    arms = {name: Arm(counts=counts()) for name in (PLAIN, *seconds)}
+    for name, arm in arms.items():
+        for _ in range(2):
+            arm.add_round([[seconds.get(name, 1.0)] * batch] * 2)
     return Measured(Case(key, batch, temperature), [50, 50], 1, arms)
 
 

@@ -82,6 +82,20 @@ def test_a_gain_is_void_where_an_answer_differs() -> None:
     assert Measured(Case("code_edit", 1, 0.0), [], 0, {PLAIN: Arm(), "suffix": Arm()}).gain("suffix") is None
 
 
+def test_answers_at_once_have_a_mean_and_a_last_one() -> None:
+    """Drafts that help one of two answers end it in half the time, and the other a little later."""
+    found = Measured(Case("open_chat", 2, 0.0), [50], 0, {PLAIN: Arm(), "suffix": Arm()})
+    for name, answers in ((PLAIN, [1.0, 1.0]), ("suffix", [0.5, 1.1])):
+        found.arms[name].add_round([answers])
+    gain, last = found.gain("suffix"), found.gain_of_all("suffix")
+    assert gain is not None
+    assert last is not None
+    assert gain.value == pytest.approx(2 / 1.6)
+    assert last.value == pytest.approx(1 / 1.1)
+    found.arms["suffix"].differs = 1
+    assert found.gain_of_all("suffix") is None
+
+
 def test_a_peers_gain_is_of_tokens_a_second() -> None:
     one = gains().peers[0]
     assert one.gain().value == 2

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import APIResponse, Browser, Route, expect
 
 from tests.app.harness import MODEL, Client, make_home, make_settings, serving
 from tests.browser import Tab, open_tab
@@ -104,6 +105,30 @@ def test_idle_time_is_changed_and_kept_without_a_reload(tab: Tab, client: Client
     line.get_by_text("Keep loaded").click()
     expect(line).to_contain_text("Stays loaded", timeout=WAIT_MS)
     client.until(lambda: engine(client)["idle_unload_s"] is None)  # the page may say so before the call has come
+    assert tab.problems == []
+
+
+def test_an_older_answer_does_not_come_behind_a_newer_one(tab: Tab, client: Client) -> None:
+    """What the page asks when the idle time changes is held back until that has changed once more."""
+    page = tab.go("/models")
+    line = page.locator(f"[data-model={MODEL}] .pz-idle")
+    expect(line).to_contain_text("Stays loaded", timeout=WAIT_MS)
+    held: list[tuple[Route, APIResponse]] = []
+    page.route("**/api/engines", lambda route: route.continue_() if held else held.append((route, route.fetch())))
+    path = f"/api/engines/{engine(client)['id']}"
+    assert client.patch(path, json={"idle_unload_s": 300}).status_code == 200
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not held:
+        assert time.monotonic() < deadline, "the page did not ask"
+        page.wait_for_timeout(50)
+    assert client.patch(path, json={"idle_unload_s": 7200}).status_code == 200
+    page.wait_for_timeout(3000)  # the header hears of it within a second, and a page that asks at once has its answer
+    for route, response in held:
+        route.fulfill(response=response)
+    expect(line).to_contain_text("Unloads in 1 h", timeout=WAIT_MS)
+    page.wait_for_timeout(500)
+    expect(line).to_contain_text("Unloads in 1 h")
+    assert client.patch(path, json={"idle_unload_s": None}).status_code == 200
     assert tab.problems == []
 
 
