@@ -279,7 +279,9 @@ def test_speculation_is_changed_while_the_engine_runs(client: Client) -> None:
     )
     found = engine_of(client)["speculation"]
     assert (found["enabled"], found["num_speculative_tokens"], found["rule"]) == (False, 3, "rejection")
-    assert changed.json() == found
+    counted = "proposers"  # statistics of what was asked before may come between the two answers
+    assert {**changed.json(), counted: []} == {**found, counted: []}
+    assert [one["name"] for one in changed.json()[counted]] == [one["name"] for one in found[counted]]
     told = ask(client, trace=True)["usage"]["speculation"]
     assert (told["proposer"], told["rule"], told["drafts"]) == (None, "rejection", 0)
     ignored = client.post("/v1/completions", json={"prompt": "hi", "max_tokens": 1, "speculation": True})
