@@ -19,7 +19,7 @@ class Models {
   #engines = [];
   #differences = new Map(); // model -> how the loaded engine differs from the profile that loads take
   #fetching = false;
-  #due = null;
+  #due = null; // what the next fetch is for
   #wanted = []; // words of the filter
 
   constructor(element) {
@@ -86,8 +86,8 @@ class Models {
     refresh();
   }
 
-  /** What is to be brought up to date: "all", or the "times" at which engines go by themselves. One fetch at a time, so that
-   * no older answer comes behind a newer one; what was asked for meanwhile is one more fetch afterwards. */
+  /** What is to be brought up to date: "all", or the "times" at which engines go by themselves. One fetch at a time, so
+   * that no older answer comes behind a newer one; what was asked for meanwhile is one more fetch afterwards. */
   async #fetch(what) {
     if (this.#due !== "all") this.#due = what;
     if (this.#fetching) return;
