@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pynvml
 
+from app.process_memory import MemoryMeter, ProcessTreeMemory
+
 NVML_RETRY_S = 30.0
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -31,15 +33,6 @@ class HostMemory:
     def used_bytes(self) -> int:
         """What is not available; caches the system would give back are not counted as used."""
         return self.total_bytes - self.available_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessTreeMemory:
-    """Memory of a process and all its descendants. `measure` is "uss", or "rss" where the system hides USS of one."""
-
-    total_bytes: int
-    measure: str
-    pids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,32 +91,6 @@ def free_memory(sample: DeviceSample | None, device: str) -> tuple[str, int, int
     return "cpu", host.available_bytes, host.total_bytes
 
 
-def process_tree_uss(pid: int) -> ProcessTreeMemory | None:
-    """Bytes only this tree holds; None when the process has ended. RSS of a process counts where USS is forbidden."""
-    try:
-        root = psutil.Process(pid)
-        processes = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return None
-    total, measures, pids = 0, set(), set()
-    for process in processes:
-        try:
-            held, measure = _held_bytes(process)
-        except psutil.NoSuchProcess:  # ended since it was listed: it holds nothing
-            continue
-        total += held
-        measures.add(measure)
-        pids.add(process.pid)
-    return ProcessTreeMemory(total, "rss" if "rss" in measures else "uss", frozenset(pids)) if pids else None
-
-
-def _held_bytes(process: psutil.Process) -> tuple[int, str]:
-    try:
-        return int(process.memory_full_info().uss), "uss"
-    except psutil.AccessDenied:
-        return int(process.memory_info().rss), "rss"
-
-
 class DeviceSampler:
     """Takes readings. Not for use by two threads at once."""
 
@@ -131,6 +98,7 @@ class DeviceSampler:
         self._data_folder = data_folder
         self._clock = clock
         self._gpus = _Gpus(nvml)
+        self._memory = MemoryMeter()
         psutil.cpu_percent()  # measures from here on: the first call has nothing to compare with and says 0.0
 
     def sample(self, pids: Mapping[str, int]) -> DeviceSample:
@@ -139,8 +107,8 @@ class DeviceSampler:
         unavailable: dict[str, str] = {}
         memory = host_memory()
         gpus, gpu_unavailable = self._gpus.sample()
-        trees = {name: process_tree_uss(pid) for name, pid in pids.items()}
-        app = _own_memory(unavailable)
+        trees = {name: self._memory.tree(pid) for name, pid in pids.items()}
+        app = _own_memory(self._memory, unavailable)
         for name, tree in trees.items():
             if tree is None:
                 unavailable[f"engine_process_bytes.{name}"] = f"process {pids[name]} has ended"
@@ -162,9 +130,9 @@ class DeviceSampler:
         )
 
 
-def _own_memory(unavailable: dict[str, str]) -> int:
+def _own_memory(meter: MemoryMeter, unavailable: dict[str, str]) -> int:
     """USS of this process alone: engines are its children but have figures of their own."""
-    held, measure = _held_bytes(psutil.Process(os.getpid()))
+    held, measure = meter.process(os.getpid())
     if measure == "rss":
         unavailable["app_process_uss"] = "the system hides USS of this process; RSS is shown"
     return held

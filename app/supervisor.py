@@ -22,9 +22,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.devices import ProcessTreeMemory, process_tree_uss
 from app.engine_client import EngineClient
 from app.logs import tail_lines
+from app.process_memory import ProcessTreeMemory, process_tree_uss
 from app.schemas import EngineState
 from engine.config import GIB, LoadOptions
 from engine.protocol import (

@@ -4,6 +4,7 @@ import { api } from "./api.js";
 import { fill, h } from "./dom.js";
 import { clock, t, word } from "./i18n.js";
 import { live } from "./live.js";
+import { NewestRows } from "./newest_rows.js";
 
 const MOST = 80; // marks on one plot; more would hide it
 const MOST_KEPT = 1000; // while a page stays open
@@ -35,23 +36,24 @@ const markOf = (event) => ({
 
 /** {read(since, until, live), of([from, to]), destroy()}; `onChange` hears when there are others. */
 export function createEventMarkers(onChange) {
-  let marks = [];
+  const events = new NewestRows(MOST_KEPT);
   let until = Infinity;
-  const take = (event) => {
-    if (!hueOf(event) || event.t > until || marks.some((mark) => mark.event.id === event.id)) return;
-    marks.push(markOf(event));
-    if (marks.length > MOST_KEPT) marks.shift();
+  const leave = live.subscribe("events", (event) => {
+    if (!hueOf(event) || event.t > until) return;
+    events.take(event);
     onChange();
-  };
-  const leave = live.subscribe("events", take);
+  });
   return {
     async read(since, end, isLive) {
       until = isLive ? Infinity : end;
-      const events = await api.eventsOf({ since: Math.max(0, since), until: end + 1, limit: 1000 });
-      marks = events.filter(hueOf).map(markOf).reverse();
+      const wish = { since: Math.max(0, since), until: end + 1, limit: MOST_KEPT };
+      await events.fetch(async () => (await api.eventsOf(wish)).filter(hueOf));
       onChange();
     },
-    of: ([from, to]) => marks.filter(({ t: time }) => time >= from && time <= to).slice(-MOST),
+    of([from, to]) {
+      const inside = events.rows.filter(({ t: time }) => time >= from && time <= to);
+      return inside.slice(0, MOST).reverse().map(markOf);
+    },
     destroy: leave,
   };
 }

@@ -8,6 +8,7 @@ import { bytes, number, percent, rate, seconds, t, word } from "./i18n.js";
 import { bringUp, bringingUp, latestBringUp, progressOf, stageText, watchJobs } from "./jobs.js";
 import { live } from "./live.js";
 import { partsLegend } from "./memory_bar.js";
+import { NewestRows } from "./newest_rows.js";
 import { offeredModel, onOfferedModel } from "./offered_model.js";
 import { createFacts } from "./overview_facts.js";
 import { showEvents, showRequests } from "./overview_news.js";
@@ -17,6 +18,7 @@ import { attempt } from "./toast.js";
 const SPAN_S = 900;
 const STEP_S = 5;
 const SHOWN_ROWS = 8;
+const LOOKED_AT = 200; // requests, of which those of the last 15 minutes count
 
 const TILES = {
   tokens: { hue: "tokens", column: "generation_tokens_per_s" },
@@ -28,8 +30,8 @@ const TILES = {
 class Overview {
   #header = null;
   #fetched = false;
-  #requests = [];
-  #events = [];
+  #requests = new NewestRows(LOOKED_AT);
+  #events = new NewestRows(SHOWN_ROWS);
   #samples = { t: [], columns: {} };
 
   constructor(element) {
@@ -79,11 +81,11 @@ class Overview {
       this.#drawState();
     });
     live.subscribe("requests", (row) => {
-      this.#requests = [row, ...this.#requests.filter((other) => other.id !== row.id)].slice(0, 200);
+      this.#requests.take(row);
       this.#drawRequests();
     });
     live.subscribe("events", (event) => {
-      this.#events = [event, ...this.#events].slice(0, SHOWN_ROWS);
+      this.#events.take(event);
       this.#drawEvents();
     });
     watchJobs(() => this.#drawState());
@@ -95,9 +97,9 @@ class Overview {
   }
 
   async #fetch() {
-    [this.#requests, this.#events] = await Promise.all([
-      api.requests(200),
-      api.events(SHOWN_ROWS),
+    await Promise.all([
+      this.#requests.fetch(() => api.requests(LOOKED_AT)),
+      this.#events.fetch(() => api.events(SHOWN_ROWS)),
       this.#fetchSamples(),
     ]);
     this.#fetched = true;
@@ -130,7 +132,7 @@ class Overview {
 
   #recent() {
     const since = Date.now() / 1000 - SPAN_S;
-    return this.#requests.filter((row) => row.created_at >= since && typeof row.ttft_s === "number").reverse();
+    return this.#requests.rows.filter((row) => row.created_at >= since && typeof row.ttft_s === "number").reverse();
   }
 
   #drawState() {
@@ -158,8 +160,8 @@ class Overview {
     const crash = state.engines.find((engine) => engine.state === "failed")?.error;
     const error = crash ?? latestBringUp(offered)?.error;
     const idle = ["no_model", "failed"].includes(state.state);
-    const unused = this.#fetched && !this.#requests.length && servingEngines(state).length > 0;
-    const known = this.#requests.length > 0;
+    const unused = this.#fetched && !this.#requests.rows.length && servingEngines(state).length > 0;
+    const known = this.#requests.rows.length > 0;
     const key = JSON.stringify([idle, unused, job ? [job.stage, job.done, job.message] : [error, offered, known]]);
     if (key === this.heroKey) return;
     this.heroKey = key;
@@ -178,11 +180,11 @@ class Overview {
       times.length ? t("p95_of", { p95: seconds(at(0.95)), n: times.length }) : t("no_requests_15_min"),
     );
     this.#drawSparks();
-    showRequests(this.requests, this.#requests.slice(0, SHOWN_ROWS));
+    showRequests(this.requests, this.#requests.rows.slice(0, SHOWN_ROWS));
   }
 
   #drawEvents() {
-    showEvents(this.events, this.#events);
+    showEvents(this.events, this.#events.rows);
   }
 }
 

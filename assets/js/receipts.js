@@ -4,6 +4,7 @@ import { api } from "./api.js";
 import { fill, h } from "./dom.js";
 import { bytes, clock, number, t, word } from "./i18n.js";
 import { live } from "./live.js";
+import { NewestRows } from "./newest_rows.js";
 import { attempt } from "./toast.js";
 
 const LOOKED_AT = 200; // events
@@ -11,17 +12,17 @@ const SHOWN = 5;
 
 /** A list of the newest receipts that keeps itself up to date. */
 export function mountReceipts(element) {
-  let newest = [];
+  const newest = new NewestRows(SHOWN);
   const isReceipt = (event) => event.kind === "unload" && event.data?.cause;
-  const draw = () => fill(element, newest.length ? newest.map(line) : h("li", { class: "pz-empty" }, t("mod_no_receipts")));
+  const draw = () => fill(element, newest.rows.length ? newest.rows.map(line) : h("li", { class: "pz-empty" }, t("mod_no_receipts")));
   const refresh = async () => {
-    newest = (await api.events(LOOKED_AT)).filter(isReceipt).slice(0, SHOWN);
+    await newest.fetch(async () => (await api.events(LOOKED_AT)).filter(isReceipt));
     draw();
   };
   const stops = [
     live.subscribe("events", (event) => {
       if (!isReceipt(event)) return;
-      newest = [event, ...newest.filter((each) => each.id !== event.id)].slice(0, SHOWN);
+      newest.take(event);
       draw();
     }),
     live.onReconnect(() => attempt(refresh)),

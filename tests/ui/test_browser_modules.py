@@ -248,3 +248,32 @@ def test_a_list_of_requests_that_stays_open_does_not_grow_for_ever(tab: Tab) -> 
     )
     assert longest < 1300
     assert last == 7
+
+
+def test_what_the_topic_tells_while_a_list_is_fetched_stays_and_an_overtaken_answer_is_dropped(tab: Tab) -> None:
+    during, overtaken, cut = tab.page.evaluate(
+        """async () => {
+          const { NewestRows } = await import("/assets/js/newest_rows.js");
+          const rows = new NewestRows(4);
+          const ids = () => rows.rows.map(({ id, state }) => id + (state ?? ""));
+          const asked = [];
+          const read = () => new Promise((answer) => asked.push(answer));
+          rows.take({ id: "before" });
+          const first = rows.fetch(read);
+          rows.take({ id: "b", state: "ended" });
+          rows.take({ id: "c" });
+          asked[0]([{ id: "b", state: "running" }, { id: "a" }]);
+          await first;
+          const during = ids();
+          const [older, newer] = [rows.fetch(read), rows.fetch(read)];
+          asked[2]([{ id: "d" }, { id: "c" }]);
+          asked[1]([{ id: "c" }]);
+          await Promise.all([older, newer]);
+          const overtaken = ids();
+          for (const id of ["e", "f", "g"]) rows.take({ id });
+          return [during, overtaken, ids()];
+        }"""
+    )
+    assert during == ["c", "bended", "a"]
+    assert overtaken == ["d", "c"]
+    assert cut == ["g", "f", "e", "d"]
