@@ -197,7 +197,7 @@ class Benchmark:
             ),
             priority=PRIORITY,
             cache_salt=uuid.uuid4().hex,
-            speculation=SpeculationParams() if drafts else SpeculationParams(enabled=False),
+            speculation=SpeculationParams(learn=False) if drafts else SpeculationParams(enabled=False),
         )
         arrivals = Arrivals(time.perf_counter())
         stream = self._client.submit(request)

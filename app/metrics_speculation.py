@@ -38,7 +38,8 @@ PER_PROPOSER: tuple[tuple[str, str, Callable[[ProposerStats], float]], ...] = (
     ("pizarra_proposer_drafts", "Drafts of one proposer that were verified.", lambda p: p.drafts_total),
     ("pizarra_proposer_drafted_tokens", "Tokens of these drafts.", lambda p: p.drafted_total),
     ("pizarra_proposer_accepted_tokens", "Those of them that were accepted.", lambda p: p.accepted_total),
-    ("pizarra_proposer_draft_seconds", "Time that one proposer spent on drafting.", lambda p: p.draft_s_total),
+    ("pizarra_proposer_draft_seconds", "Time that one proposer spent, used or not.", lambda p: p.draft_s_total),
+    ("pizarra_proposer_verify_seconds", "Its share of steps that verified.", lambda p: p.verify_s_total),
 )
 
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.jobs import JobError
 from app.loaded_engine import Engine
@@ -76,7 +76,8 @@ async def run(
     Its cache salt is its own: neither cached blocks nor remembered answers of the run before help it.
     """
     client, salt = engine.supervisor.client, f"race-{uuid.uuid4().hex}"
-    message = AddRequest(salt, list(prompt), sampling, cache_salt=salt, speculation=speculation)
+    wish = replace(speculation, learn=False)
+    message = AddRequest(salt, list(prompt), sampling, cache_salt=salt, speculation=wish)
     found, text = Run(), IncrementalDetokenizer(engine.vocab)
     started = time.perf_counter()
     stream = client.submit(message)

@@ -106,7 +106,10 @@ class Generation:
             seed=sampling.seed,
             proposer=None if options.pooling else engine.proposer_of(options.speculation),
         )
-        self.rule = options.speculation.rule or engine.speculation.rule
+        wish = options.speculation  # what the engine makes of it: see `Speculator.settle`
+        self.rule = "match" if sampling.guided is not None else wish.rule or engine.speculation.rule
+        most = engine.speculation.num_speculative_tokens
+        self.most_drafts = min(wish.num_speculative_tokens or most, most)
         self.message = AddRequest(
             self.row.id,
             list(prompt_token_ids),

@@ -193,8 +193,9 @@ def _tokens(answers: Sequence[Answer], place: int) -> list[int]:
 
 
 def _speculation(wish: SelfTestWish, depth: int, rule: str) -> SpeculationParams:
-    """As many drafts as there may be: what a controller spares is not tried."""
-    return SpeculationParams(proposer=wish.proposer, num_speculative_tokens=depth, rule=rule, adaptive=False)
+    """As many drafts as there may be: what a controller spares is not tried. Nobody learns from these answers, which
+    would take the place of people's."""
+    return SpeculationParams(True, wish.proposer, depth, rule, adaptive=False, learn=False)
 
 
 async def _all(

@@ -85,6 +85,7 @@ def proposer_view(stats: ProposerStats) -> dict[str, Any]:
         "drafted_per_position": list(stats.drafted_per_position_total),
         "verified_per_position": list(stats.judged_per_position_total),
         "draft_s": stats.draft_s_total,
+        "verify_s": stats.verify_s_total,
     }
 
 

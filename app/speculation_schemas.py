@@ -32,7 +32,8 @@ class Drafters(Outgoing):
 class ProposerState(Outgoing):
     """One proposer since the load. acceptance_rate = accepted / drafted, mean_acceptance_length = 1 + accepted /
     drafts; both null before anything was drafted. *_per_position: counts of the first draft token, the second, ...; one
-    is verified where all before it were accepted: accepted / verified is the chance of a place, given those before."""
+    is verified where all before it were accepted: accepted / verified is the chance of a place, given those before.
+    draft_s: its own time, used or not; verify_s: its share of steps that verified."""
 
     name: str
     state: Literal["on", "probing", "off"]
@@ -46,6 +47,7 @@ class ProposerState(Outgoing):
     drafted_per_position: list[int]
     verified_per_position: list[int]
     draft_s: float
+    verify_s: float
 
 
 VerdictState = Literal["pays", "even", "costs", "not_enough_data", "off", "failed", "none"]

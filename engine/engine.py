@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.config import LoadOptions
+from engine.core.answer_end import cut_at_ends
 from engine.core.block_pool import BlockPool
 from engine.core.grammar import follow
 from engine.core.inspection import InspectionWish
@@ -161,7 +162,7 @@ class Engine:
         if not verdicts and not rows and self.scheduler.has_work():
             self.speculator.draft()
             plan = self.scheduler.schedule()
-            result = self.executor.execute(plan)
+            result = cut_at_ends(self.scheduler.requests, self.executor.execute(plan))
             self.counters.observe(plan, result)
             self.speculator.observe(plan, result)
             rows = self.scheduler.update(plan, result)

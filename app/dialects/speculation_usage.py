@@ -58,6 +58,7 @@ def speculation_usage(generations: Sequence[Generation]) -> dict[str, Any]:
     return {
         "proposer": first.row.proposer,
         "rule": first.rule,
+        "num_speculative_tokens": first.most_drafts,
         "drafts": drafts,
         "drafted": drafted,
         "accepted": accepted,

@@ -96,11 +96,12 @@ class KVCacheManager:
     ) -> BlockIds | None:
         """Room for the first `num_tokens` tokens of a request.
 
-        prefix: shared blocks that a request without tables starts with. spare: blocks that must stay available.
+        prefix: shared blocks that a request without tables starts with. spare: blocks that must stay available, if it
+        takes any.
         Returns the ids of the blocks that were added to each table (perhaps none), or None having changed nothing.
         """
         tables = self._tables.get(request_id)
-        if tables is not None and num_tokens <= len(tables[0]) * self.block_size and spare <= self.pool.num_available:
+        if tables is not None and num_tokens <= len(tables[0]) * self.block_size:
             return self._nothing_added  # most steps of most requests
         prefix = prefix or self._no_prefix
         known = prefix.num_blocks if tables is None else len(tables[0])
@@ -139,6 +140,10 @@ class KVCacheManager:
             request.num_published_blocks = full
         for index in self._sliding:
             self._release_passed(tables[index], self.groups[index].blocks_passed(certain, self.block_size))
+
+    def blocks_to_take(self, request_id: str, num_tokens: int) -> int:
+        """How many blocks `allocate_slots` would add to the tables of a request that has some."""
+        return max(0, self.blocks_for(num_tokens) - len(self._tables[request_id][0])) * len(self.groups)
 
     def block_ids(self, request_id: str) -> BlockIds:
         """The request's block tables; empty ones for a request without blocks."""

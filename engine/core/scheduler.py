@@ -39,7 +39,7 @@ class Scheduler:
         max_sampled_rows: int = 0,
     ) -> None:
         """long_prefill_token_threshold: the most tokens of one request in a step; 0: only the budget counts.
-        max_sampled_rows: rows of logits in a step, one for each of max_num_seqs and the rest for drafts."""
+        max_sampled_rows: rows of logits in a step; what those that sample leave of them is for drafts."""
         self.kv = kv
         self.most_per_request = long_prefill_token_threshold or max_num_batched_tokens
         self.watermark = int(kv.pool.num_total * WATERMARK_SHARE)
@@ -55,7 +55,7 @@ class Scheduler:
         self.queue_clock = QueueClock()
         self._now = 0.0  # of the step that is being planned
         self._ended: list[str] = []
-        self._max_verify_rows = max(0, max_sampled_rows - max_num_seqs)
+        self._max_sampled_rows = max_sampled_rows
         self._verify_rows = 0  # what is left of them for the drafts of the step that is being planned
         self.on_end: Callable[[Request], None] = lambda request: None  # called when a request has ended
 
@@ -99,13 +99,6 @@ class Scheduler:
             if request.num_computed_tokens == request.num_tokens - 1 and not request.pooling
         ]
 
-    def reserve(self, request: Request, num_tokens: int) -> bool:
-        """Room for `num_tokens` tokens of a running request, if there is any without preempting somebody."""
-        added = self.kv.allocate_slots(request.request_id, num_tokens, spare=self.watermark)
-        if added is not None and any(added):
-            request.untold_blocks.append(added)
-        return added is not None
-
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return bool(self.running or self.waiting)
@@ -130,7 +123,8 @@ class Scheduler:
         budget = self.max_num_batched_tokens
         self._now = time.monotonic()
         self.queue_clock.tick(self._now)
-        self._verify_rows = self._max_verify_rows
+        admitted = min(len(self.waiting), self.max_num_seqs - len(self.running))
+        self._verify_rows = max(0, self._max_sampled_rows - len(self.running) - admitted)
         scheduled: dict[str, ScheduledRequest] = {}
         preemptions = self.num_preemptions
         index = 0

@@ -23,7 +23,8 @@ class SpeculationParams:
 
     enabled: False decodes plainly. proposer: one of the engine's own, empty: its choice. num_speculative_tokens: at
     most so many drafts a step, 0: what the engine has. rule: "match" or "rejection", empty: the engine's. adaptive:
-    False drafts as much as it may in every step, whatever that costs: for proofs and self-tests.
+    False drafts as much as it may in every step, whatever that costs: for proofs and self-tests. learn: False keeps
+    nothing of its answer for the drafts of later requests.
     """
 
     enabled: bool = True
@@ -31,6 +32,7 @@ class SpeculationParams:
     num_speculative_tokens: int = 0
     rule: str = ""
     adaptive: bool = True
+    learn: bool = True
 
     def __post_init__(self) -> None:
         known = [name for name in SPECULATIONS if name not in ("auto", "off")]
@@ -98,10 +100,12 @@ class DraftPlan:
 
 @dataclass(frozen=True, slots=True)
 class DraftResult:
-    """drafts: in the plan's order, perhaps shorter than asked for or empty. draft_s: the time that it took."""
+    """drafts: in the plan's order, perhaps shorter than asked for or empty. draft_s: the time that it took. num_rows:
+    entries of the first pass, what had to be caught up with among them."""
 
     drafts: tuple[Draft, ...]
     draft_s: float
+    num_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,7 @@ class VerifiedDraft:
 class ProposerStats:
     """The counters of one proposer, as an engine sends them. acceptance: None before anything was drafted.
 
+    draft_s_total: spent by it, whether or not anything came of it; verify_s_total: its share of steps that verified.
     state: "on" | "probing" | "off"; reason: why it is not on, for people. judged: see `DraftCounters`.
     """
 
@@ -146,6 +151,7 @@ class ProposerStats:
     state: str = "on"
     reason: str = ""
     judged_per_position_total: list[int] = field(default_factory=list)
+    verify_s_total: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

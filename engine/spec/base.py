@@ -28,11 +28,25 @@ class DraftWish:
     costly_hope: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class DrafterRun:
+    """What a drafter that computes on the device did when it was asked. num_rows: entries of its first pass, what it
+    had to catch up with among them; 0: it did not run. draft_s: the time that it took."""
+
+    num_rows: int = 0
+    draft_s: float = 0.0
+
+
+NO_RUN = DrafterRun()
+
+
 class Proposer(Protocol):
     """Makes drafts."""
 
     name: str  # its key in PROPOSERS
     costly: str  # the proposer, this one or one within it, whose drafts take time on the device; empty: there is none
+    free: str  # the one whose drafts do not; empty: there is none
+    run: DrafterRun  # of the costly one in the last `propose`
 
     def propose(self, wishes: Sequence[DraftWish]) -> list[Draft]:
         """One draft for each wish, in order, of at most its num_drafts tokens; empty where it has nothing."""

@@ -6,7 +6,8 @@ known, how many of them are worth a verification. Both take the rows whose expec
 cost, where a token is worth the time that it takes at the rate of late: that maximises tokens over time (Dinkelbach,
 1967). All drafts of the batch share one step, so they are ranked by their chance to be accepted, and every number of
 them is tried: costs that rise in stairs are no obstacle.
-Invariant: 0 drafts cost nothing beyond plain decoding, and whatever is lost is bounded by `engine.spec.ledger`.
+Invariant: 0 drafts cost nothing beyond plain decoding, and whatever is lost is bounded by `engine.spec.ledger`, beyond
+what a drafter reads at once: a prompt.
 """
 
 from __future__ import annotations
@@ -16,52 +17,17 @@ from dataclasses import dataclass
 
 from engine.core.speculation import MAX_VERIFY_ROWS, Draft
 from engine.spec.acceptance import Acceptance
+from engine.spec.catch_up import SLACK, CatchUp
 from engine.spec.costs import StepCosts
 from engine.spec.drafter_switch import LEAST_ACCEPTANCE, DrafterSwitch
 from engine.spec.ledger import Ledger, Probe
+from engine.spec.turn import Candidate, Outcome, TurnTimes
 
 LEAST_CHANCE = 0.02  # a draft that is accepted less often is not looked at
 MARGIN = 0.005  # share of a step's tokens that drafts must give beyond their cost
 START_MARGIN = 0.03  # the same for a drafter that did not run in the turn before: it does not flap
 NEAR_THE_RULE = 0.36  # acceptance of the drafter below which only drafts are verified that keep it above the rule
 IDLE_TURNS = 8  # that are counted together
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A request whose next token is due. limit: the most drafts it may have. context: its tokens. adaptive: False takes
-    the limit whatever it costs. costly: the proposer among its own that takes time on the device, or empty."""
-
-    request_id: str
-    limit: int
-    context: int
-    greedy: bool
-    adaptive: bool = True
-    costly: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A draft that was verified. confidence: of its num_drafted tokens, as the proposer gave it."""
-
-    request_id: str
-    proposer: str
-    num_drafted: int
-    num_accepted: int
-    confidence: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TurnTimes:
-    """What a turn took. num_rows, num_requests: of the whole step. is_decode_only: every request in it had one row and
-    its drafts. context: tokens of a request, on average."""
-
-    draft_s: float
-    step_s: float
-    num_rows: int
-    num_requests: int
-    is_decode_only: bool
-    context: int
 
 
 @dataclass(slots=True)
@@ -85,6 +51,7 @@ class SpecController:
         self.acceptance = Acceptance(max_drafts)
         self.ledger = Ledger()
         self.switch = DrafterSwitch()
+        self._catch_up = CatchUp()
         self._costly = costly
         self._seen = {costly} if costly else set()
         self._max_drafts = max_drafts
@@ -127,14 +94,16 @@ class SpecController:
                 expected = self.acceptance.expected(
                     candidate.request_id, candidate.costly, candidate.limit, candidate.greedy
                 )
+                own: list[_Hope] = []
                 for depth, (chance, kept) in enumerate(expected, 1):
                     survival *= chance
                     share *= kept
                     if survival * share < LEAST_CHANCE:
                         break
                     hopes[index].append(survival)
-                    if candidate.adaptive:
-                        gains.append((survival * share, index, share, depth))
+                    own.append((survival * share, index, share, depth))
+                if candidate.adaptive and self._can_catch_up(candidates, candidate, own):
+                    gains += own
         if not self._costly:
             return wishes
         if self.switch.allows(self._turn) and self.switch.state == "on" and not self.ledger.cautious:
@@ -143,6 +112,7 @@ class SpecController:
             self._drafting = False
         if not self._drafting and not self._forced and self.switch.state != "off":
             self._probe_drafter(candidates, num_other_rows, wishes)
+        self._catch_up.ask([candidate for candidate, wish in zip(candidates, wishes, strict=True) if wish])
         return wishes
 
     def hope(self, index: int, count: int) -> float:
@@ -189,12 +159,12 @@ class SpecController:
         for outcome in outcomes:
             accepted += outcome.num_accepted
             self._learn(outcome)
-        passes, drafting = self._passes
-        if passes:
-            self.costs.observe_draft(passes, drafting, turn.draft_s)
-            self._passes = 0, 0
+        drafting = self._drafting_cost(turn)
         self._draft_probe.owner = self._verify_probe.owner = ""
-        if not turn.is_decode_only:
+        if not turn.is_decode_only:  # what a step with prompts would have taken without drafts is not known
+            count = max(self._asked, 1)
+            owed = drafting / self.costs.line(count, count)[count] - accepted / count
+            self.ledger.owe(0.0 if self._forced else owed)
             return
         count = turn.num_requests
         self._others = max(count - self._asked, 0)
@@ -203,8 +173,9 @@ class SpecController:
             line, context = costs.line(count, turn.num_rows), costs.context_cost(turn.context * count)
             plain, modelled, speed = line[count] + context, line[turn.num_rows] + context, costs.speed
             step = min(max(turn.step_s / speed, 0.75 * modelled), 1.25 * modelled)  # not a neighbour's doing
-            draft = min(turn.draft_s / speed, plain)
-            self.ledger.turn(plain, 1.0 + accepted / count, step + draft if passes else step, step + draft)
+            looking = min(turn.draft_s / speed, plain)  # for free drafts: not the ledger's business
+            measured = step + (drafting if turn.drafter_rows else looking)
+            self.ledger.turn(plain, 1.0 + accepted / count, step + drafting, measured)
         costs.observe_step(turn.num_rows, count, turn.context * count, turn.step_s)
         self._asked, self._forced = 0, False  # the next turn may be one without candidates, and so without a plan
 
@@ -221,6 +192,7 @@ class SpecController:
         """A request has ended. Unknown ones are ignored."""
         self._requests.pop(request_id, None)
         self.acceptance.end(request_id)
+        self._catch_up.end(request_id)
 
     def gain(self) -> float | None:
         """Measured tokens per second of late over what plain decoding would have given; None before enough was seen."""
@@ -240,6 +212,33 @@ class SpecController:
             self.switch.arrived(self._turn)
         self._draft_probe.again(self._turn)
         self._verify_probe.again(self._turn)
+
+    def _can_catch_up(self, candidates: Sequence[Candidate], candidate: Candidate, own: Sequence[_Hope]) -> bool:
+        """Whether what the drafter would have to read for this request can come back by its drafts."""
+        if not self._catch_up.cost(candidate):
+            return True
+        count, plain, _ = self._price(candidates)
+        return self._catch_up.is_worth_it(candidate, sum([gain for gain, _, _, _ in own]), plain / count)
+
+    def _drafting_cost(self, turn: TurnTimes) -> float:
+        """What the drafter cost in a turn, and what is learned of it. What it had to read beyond its usual rows is owed
+        to the ledger, which is paid back over the turns to come, as drafts pay for it."""
+        passes, drafting = self._passes
+        self._passes = 0, 0
+        self._catch_up.ran(turn.drafter_rows)
+        if not turn.drafter_rows:
+            return 0.0
+        took = turn.draft_s / self.costs.speed
+        modelled = self.costs.draft_line(max(drafting, 1), self._max_drafts)[passes]
+        extra = turn.drafter_rows - max(drafting, 1) * (self._max_drafts + 1)
+        if extra > SLACK:
+            reading = max(took - modelled, 0.0)
+            self._catch_up.measured(extra, reading)
+            self.ledger.owe(0.0 if self._forced else reading / self.costs.line(1, 1)[1])
+            return modelled
+        if passes:
+            self.costs.observe_draft(passes, drafting, turn.draft_s)
+        return min(max(took, 0.75 * modelled), 1.25 * modelled) if passes else took
 
     def _least_costly(self) -> float:
         """The least chance of a draft of the costly drafter that is verified: it has to stay above the 30 % rule."""
@@ -352,6 +351,7 @@ class SpecController:
         rows = len(candidates) + num_other_rows
         line = self.costs.line(count, rows + 1)
         cost = line[rows + 1] - line[rows] + self.costs.draft_line(1, self._max_drafts)[1]
+        cost += self._catch_up.cost(candidates[index])
         if self.ledger.pay_probe(cost, plain):
             wishes[index] = 1
             probe.made(self._turn, candidates[index].request_id)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from engine.core.request import Request
 from engine.core.speculation import Draft
-from engine.spec.base import DraftWish, Proposer
+from engine.spec.base import NO_RUN, DraftWish, Proposer
 from engine.spec.suffix import SuffixProposer
 
 
@@ -27,10 +27,12 @@ class HybridProposer:
         """drafter: one that computes on the device."""
         self.suffix = suffix
         self.drafter = drafter
-        self.costly = drafter.costly
+        self.costly, self.free = drafter.costly, suffix.name
+        self.run = NO_RUN
 
     def propose(self, wishes: Sequence[DraftWish]) -> list[Draft]:
         """See `Proposer`."""
+        self.run = NO_RUN
         found = self.suffix.continuations(wishes)
         drafts = [one.draft(self.suffix.name) for one in found]
         weak = [
@@ -40,8 +42,9 @@ class HybridProposer:
         ]
         if not weak:
             return drafts
-        asked = [_costly_part(wishes[index]) for index in weak]
-        for index, draft in zip(weak, self.drafter.propose(asked), strict=True):
+        made = self.drafter.propose([_costly_part(wishes[index]) for index in weak])
+        self.run = self.drafter.run
+        for index, draft in zip(weak, made, strict=True):
             if draft.token_ids:
                 drafts[index] = draft
         return drafts

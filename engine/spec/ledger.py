@@ -12,6 +12,7 @@ from __future__ import annotations
 MOST_LOSS, RECOVERED = 0.012, 0.006  # of the time that the balance remembers
 GRACE = 150.0  # plain steps that the time starts with: what may be spent on learning
 MEMORY = 500.0  # turns that the balance remembers
+INSTALMENTS = 32.0  # turns over which what is owed is paid, about
 GAIN_MEMORY, GAIN_TURNS = 200.0, 32  # turns that the gain is of, and how many it takes at least
 RATE_MEMORY, RATE_PRIOR = 50.0, 10.0
 PROBES = 0.008  # share of the time
@@ -24,6 +25,7 @@ class Ledger:
 
     __slots__ = (
         "_balance",
+        "_debt",
         "_elapsed",
         "_measured",
         "_plain",
@@ -35,7 +37,7 @@ class Ledger:
     )
 
     def __init__(self) -> None:
-        self._balance = self._elapsed = 0.0
+        self._balance = self._elapsed = self._debt = 0.0
         self._worth = self._spent = 0.0  # of the rate: plain value of tokens, modelled time
         self._plain = self._measured = 0.0  # of the gain: plain value of tokens, measured time
         self._turns = 0
@@ -63,13 +65,24 @@ class Ledger:
         """A probe gave tokens worth so many plain steps."""
         self.allowance = min(self.allowance + worth, MOST_SAVED)
 
+    def owe(self, steps: float) -> None:
+        """Something took so many plain steps that later turns shall pay for. Below 0: it gave more than it took, and
+        nothing is owed."""
+        self._debt += max(steps, 0.0)
+
+    def _pay(self, turns: int) -> float:
+        """What these turns pay of the debt, in plain steps."""
+        paid = self._debt * (1.0 - (1.0 - 1.0 / INSTALMENTS) ** turns)
+        self._debt -= paid
+        return paid
+
     def turn(self, plain: float, worth: float, spent: float, measured: float) -> None:
         """A decode turn is over.
 
         plain: cost of a plain step for its requests. worth: its tokens over those of a plain step. spent: on the step
         and the drafter. measured: the same with the drafts that are looked for in any case.
         """
-        took = spent / plain
+        took = spent / plain + self._pay(1)
         self.allowance = min(self.allowance + PROBES * took, MOST_SAVED)
         keep = 1.0 - 1.0 / MEMORY
         self._balance = min(self._balance * keep + worth - took, 0.1 * MEMORY)
@@ -90,7 +103,7 @@ class Ledger:
         """
         self.allowance = min(self.allowance + PROBES * count, MOST_SAVED)
         keep = (1.0 - 1.0 / MEMORY) ** count
-        self._balance *= keep
+        self._balance = self._balance * keep - self._pay(count)
         self._elapsed = self._elapsed * keep + count
         loss = -self._balance / (self._elapsed + GRACE)
         self.cautious = loss > (RECOVERED if self.cautious else MOST_LOSS)

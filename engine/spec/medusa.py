@@ -75,7 +75,7 @@ class MedusaDrafter:
             shares = [plan.requests[index] for index in order]
             for index, draft in zip(order, self._run(shares, [states[index] for index in order]), strict=True):
                 drafts[index] = draft
-        return DraftResult(tuple(drafts), time.perf_counter() - start)
+        return DraftResult(tuple(drafts), time.perf_counter() - start, len(order))
 
     def _run(self, shares: Sequence[DraftShare], slots: Sequence[int]) -> list[Draft]:
         """The drafts of requests, most tokens first, from the states in these slots."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from engine.core.request import Request
 from engine.core.speculation import Draft, DraftPlan, DraftShare
 from engine.runner.executor import Executor
-from engine.spec.base import DraftWish
+from engine.spec.base import NO_RUN, DrafterRun, DraftWish
 
 
 class ModelProposer:
@@ -21,18 +21,23 @@ class ModelProposer:
         """name: of the drafter, a key of PROPOSERS. num_groups: KV groups of the model. longest: tokens of a sequence
         that the drafter can read, drafts included; None: as many as the model."""
         self.name = self.costly = name
+        self.free = ""
+        self.run = NO_RUN
         self._longest = longest
         self._executor = executor
         self._nothing_added = tuple(() for _ in range(num_groups))
 
     def propose(self, wishes: Sequence[DraftWish]) -> list[Draft]:
         """One draft for each wish, empty for those that the controller gives nothing costly."""
+        self.run = NO_RUN
         drafts = [Draft(proposer=self.name)] * len(wishes)
         counts = [self._num_drafts(wish) for wish in wishes]
         asked = [index for index, count in enumerate(counts) if count > 0]
         if asked:
             plan = DraftPlan(tuple(self._share(wishes[index], counts[index]) for index in asked))
-            for index, draft in zip(asked, self._executor.propose(plan).drafts, strict=True):
+            result = self._executor.propose(plan)
+            self.run = DrafterRun(result.num_rows, result.draft_s)
+            for index, draft in zip(asked, result.drafts, strict=True):
                 drafts[index] = draft.part(wishes[index].num_drafts)
         return drafts
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from engine.core.request import Request
 from engine.core.speculation import NO_DRAFT, Draft
-from engine.spec.base import DraftWish
+from engine.spec.base import NO_RUN, DraftWish
 from engine.spec.contexts import MAX_MATCH
 from engine.spec.continuation import continuation, followers
 from engine.spec.own_text import OwnTexts
@@ -23,8 +23,9 @@ from engine.spec.own_text import OwnTexts
 class NgramProposer:
     """The plainest proposer: no counts, no memory of other requests."""
 
-    name = "ngram"
+    name = free = "ngram"
     costly = ""
+    run = NO_RUN
 
     def __init__(self, min_length: int = 2, max_length: int = 5) -> None:
         """min_length, max_length: of the n-grams that are looked up, in tokens. ValueError where they are no range."""

@@ -106,7 +106,8 @@ class PagedDrafter(ABC):
         if drafting or late:
             for entries, draft in zip(drafting, self._run(drafting, late), strict=True):
                 drafts[entries.index] = draft
-        return DraftResult(tuple(drafts), time.perf_counter() - start)
+        num_rows = sum(entries.end - entries.first for entries in (*drafting, *late))
+        return DraftResult(tuple(drafts), time.perf_counter() - start, num_rows)
 
     def _missing(self, plan: DraftPlan) -> tuple[list[_Entries], list[_Entries]]:
         """Whose entries this turn computes: to the end, most drafts first; and of one request a part."""

@@ -3,7 +3,7 @@
 Owns the order: the controller decides what a drafter may cost, blocks are reserved, proposers propose, the controller
 decides how much of that is worth verifying. Knows neither how drafts are made nor how they are verified.
 Invariant: a draft is never longer than what its request may still emit, and its blocks are there before it is made; no
-request waits, or loses its blocks, for the sake of a draft.
+request waits, or loses its blocks, for the sake of a draft (`engine.core.draft_room`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from engine.core.draft_room import DraftRoom
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler
 from engine.core.speculation import (
@@ -25,8 +26,9 @@ from engine.core.speculation import (
 )
 from engine.core.step import SchedulerOutput, StepResult
 from engine.spec.base import DraftWish, Proposer
-from engine.spec.controller import Candidate, Outcome, SpecController, TurnTimes
+from engine.spec.controller import SpecController
 from engine.spec.patience import Patience
+from engine.spec.turn import Candidate, Outcome, TurnTimes
 from engine.spec.turn_table import MeasuredTurn, TurnTable
 
 MAX_TRACES = 4096  # verified drafts that wait to be taken: the oldest go first
@@ -59,6 +61,7 @@ class Speculator:
         self._scheduler = scheduler
         self._steps = 0
         self._draft_s = 0.0  # of the turn that is on
+        self._drafter_rows = 0  # that a costly drafter computed in its first pass of that turn
         self._asked: list[Request] = []  # in it
         self._wanting: list[Request] = []  # in it: those that may have drafts
         self._patience = Patience()
@@ -103,7 +106,7 @@ class Speculator:
 
     def draft(self) -> None:
         """Gives requests whose next token is due a draft, where that pays."""
-        self._draft_s = 0.0
+        self._draft_s, self._drafter_rows = 0.0, 0
         self._asked, self._wanting = [], []
         due = self._scheduler.decoding()
         for request in due:
@@ -118,10 +121,11 @@ class Speculator:
         candidates = [self._candidate(request, limit) for request, limit in wanting]
         others = len(self._scheduler.running) - len(wanting)
         costly = self.controller.plan(candidates, others)
+        room = DraftRoom(self._scheduler)
         asked = [
             index
             for index, (request, limit) in enumerate(wanting)
-            if self._is_asked(request, costly[index]) and self._scheduler.reserve(request, request.num_tokens + limit)
+            if self._is_asked(request, costly[index]) and room.reserve(request, request.num_tokens + limit)
         ]
         if asked:
             drafts = [NO_DRAFT] * len(wanting)
@@ -137,7 +141,7 @@ class Speculator:
 
     def observe(self, plan: SchedulerOutput, result: StepResult) -> None:
         """Counts a step's verified drafts, and has the controller learn. To be called before the scheduler's update:
-        requests end there."""
+        requests end there. result: cut at the ends of answers."""
         self._steps += 1
         verifying = [share for share in plan.requests if share.num_drafts and share.request_id in result.num_accepted]
         outcomes: list[Outcome] = []
@@ -146,14 +150,15 @@ class Speculator:
             if request is None:
                 continue
             accepted = result.num_accepted[share.request_id]
-            outcomes.append(
-                Outcome(share.request_id, share.proposer, share.num_drafts, accepted, request.draft.confidence)
-            )
-            for counters in (self.total, self.by_proposer.setdefault(share.proposer, DraftCounters())):
+            is_cut = len(result.token_ids.get(share.request_id, ())) <= accepted  # what lies behind is not judged
+            judged = accepted if is_cut else share.num_drafts
+            outcomes.append(Outcome(share.request_id, share.proposer, judged, accepted, request.draft.confidence))
+            proposer = self._counters(share.proposer)
+            for counters in (self.total, proposer):
                 counters.observe(share.num_drafts, accepted)
             request.draft_counters.draft_s += self._draft_s / len(verifying)
             request.draft_counters.verify_s += result.step_s / len(plan.requests)
-            self.by_proposer[share.proposer].draft_s += self._draft_s / len(verifying)
+            proposer.verify_s += result.step_s / len(verifying)
         self._trace(plan, result)
         self.total.draft_s += self._draft_s
         self.total.verify_s += result.step_s if verifying else 0.0
@@ -183,6 +188,9 @@ class Speculator:
             _stats(name, self.by_proposer.get(name, DraftCounters()), *states.get(name, ("on", "")))
             for name in dict.fromkeys([*self.by_proposer, *states])
         ]
+
+    def _counters(self, name: str) -> DraftCounters:
+        return self.by_proposer.setdefault(name, DraftCounters())
 
     def _measures_plain(self) -> bool:
         """Whether this turn goes without drafts, so that it is known what plain steps take."""
@@ -236,6 +244,8 @@ class Speculator:
             greedy=request.sampling.greedy,
             adaptive=wish.adaptive,
             costly=self.proposers[wish.proposer].costly,
+            cached=request.num_cached_tokens,
+            left=request.max_num_tokens - request.num_tokens,
         )
 
     def _propose(self, wishes: Sequence[DraftWish]) -> list[Draft]:
@@ -245,15 +255,27 @@ class Speculator:
             by_name.setdefault(wish.request.speculation.proposer, []).append(index)
         drafts = [NO_DRAFT] * len(wishes)
         for name, indices in by_name.items():
-            found = self.proposers[name].propose([wishes[index] for index in indices])
+            start, proposer = time.perf_counter(), self.proposers[name]
+            found = proposer.propose([wishes[index] for index in indices])
             for index, draft in zip(indices, found, strict=True):
                 drafts[index] = draft
+            self._note_time(proposer, time.perf_counter() - start)
         return drafts
+
+    def _note_time(self, proposer: Proposer, took_s: float) -> None:
+        """Time that a proposer took is its own, whether or not anything came of it."""
+        run = proposer.run
+        if run.num_rows:
+            self._drafter_rows += run.num_rows
+            self._counters(proposer.costly).draft_s += run.draft_s if proposer.free else took_s
+        if proposer.free:
+            self._counters(proposer.free).draft_s += max(took_s - run.draft_s, 0.0)
 
     def _times(self, plan: SchedulerOutput, result: StepResult) -> TurnTimes:
         decoding = [share for share in plan.requests if share.samples and len(share.token_ids) == 1 + share.num_drafts]
         return TurnTimes(
             draft_s=self._draft_s,
+            drafter_rows=self._drafter_rows,
             step_s=result.step_s,
             num_rows=plan.num_tokens,
             num_requests=len(plan.requests),
@@ -312,6 +334,7 @@ def _stats(name: str, counters: DraftCounters, state: str, reason: str) -> Propo
         accepted_per_position_total=list(counters.accepted_per_position),
         drafted_per_position_total=list(counters.drafted_per_position),
         draft_s_total=counters.draft_s,
+        verify_s_total=counters.verify_s,
         state=state,
         reason=reason,
         judged_per_position_total=list(counters.judged_per_position),

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from engine.core.request import Request
 from engine.core.speculation import Draft
-from engine.spec.base import DraftWish
+from engine.spec.base import NO_RUN, DraftWish
 from engine.spec.contexts import MAX_MATCH, ContextIndex
 from engine.spec.continuation import NOTHING, Continuation, continuation, followers
 from engine.spec.own_text import OwnTexts
@@ -31,8 +31,9 @@ PAST_TOKENS = 131072  # of past answers, some 400 of them: 34 MB
 class SuffixProposer:
     """The best of the own text and of past answers, by expected accepted tokens."""
 
-    name = "suffix"
+    name = free = "suffix"
     costly = ""
+    run = NO_RUN
 
     def __init__(self, max_tokens: int = PAST_TOKENS) -> None:
         """max_tokens: of past answers that are kept, the latest; 0: none. ValueError when negative."""
@@ -49,8 +50,8 @@ class SuffixProposer:
         return [self._best(wish) for wish in wishes]
 
     def end(self, request: Request) -> None:
-        """See `Proposer`. The answer, as far as it came, is kept for requests of its salt."""
-        if self._own.end(request):
+        """See `Proposer`. The answer, as far as it came, is kept for requests of its salt, if it may be."""
+        if self._own.end(request) and request.speculation.learn:
             self._past.add(request.cache_salt, request.token_ids[request.num_prompt_tokens :])
 
     def clear(self) -> None:

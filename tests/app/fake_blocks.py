@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from engine import protocol
 from engine.core.block_map import BlockWatch
 from engine.core.block_pool import BlockPool
+from engine.core.draft_room import DraftRoom
 from engine.core.kv_cache_manager import KVCacheManager
 from engine.core.prefix import PrefixHasher
 from engine.core.request import Request
@@ -72,7 +73,7 @@ class FakeBlocks:
     def step(self, answered: Mapping[str, protocol.AddRequest]) -> None:
         for request in self.scheduler.decoding():
             if not answered[request.request_id].speculation.adaptive:
-                reserved = self.scheduler.reserve(request, request.num_tokens + 3)
+                reserved = DraftRoom(self.scheduler).reserve(request, request.num_tokens + 3)
                 request.draft = Draft((7, 7, 7)) if reserved else Draft()
         plan = self.scheduler.schedule()
         drawn = {share.request_id: (5,) for share in plan.requests if share.samples}

@@ -35,7 +35,8 @@ OURS = (
     "pizarra_kv_blocks_used", "pizarra_kv_blocks_cached", "pizarra_kv_blocks", "pizarra_steps", "pizarra_drafts",
     "pizarra_drafted_tokens", "pizarra_accepted_tokens", "pizarra_jobs_running", "pizarra_memory_bytes",
     "pizarra_draft_seconds", "pizarra_verify_seconds", "pizarra_proposer_drafts", "pizarra_proposer_drafted_tokens",
-    "pizarra_proposer_accepted_tokens", "pizarra_proposer_draft_seconds", "pizarra_proposer_on",
+    "pizarra_proposer_accepted_tokens", "pizarra_proposer_draft_seconds", "pizarra_proposer_verify_seconds",
+    "pizarra_proposer_on",
 )  # fmt: skip
 
 

@@ -77,6 +77,7 @@ def test_its_requests_are_ordinary_ones_behind_all_others(client: Client) -> Non
     job, _ = selftest(client, proposer="ngram")
     assert client.logged("queued priority=1000").startswith(f"queued priority=1000 salt='selftest-{job['id']}' n=")
     assert "proposer='ngram'" in client.logged("adaptive=False")
+    assert "learn=False" in client.logged("adaptive=False")
     assert client.get("/api/requests").json()["requests"] == before
 
 

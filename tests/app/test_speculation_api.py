@@ -14,9 +14,10 @@ import pytest
 from db.figures import ACCEPTED_POSITIONS, DRAFTED_POSITIONS
 from tests.app.harness import Client, make_home, make_settings, serving
 
+OPEN = "proposer='', num_speculative_tokens=0, rule='', adaptive=True, learn=True"
 FIELDS = {
-    "proposer", "rule", "drafts", "drafted", "accepted", "acceptance_rate", "mean_acceptance_length",
-    "accepted_per_position", "drafted_per_position", "draft_ms", "verify_ms", "counted_output_tokens",
+    "proposer", "rule", "num_speculative_tokens", "drafts", "drafted", "accepted", "acceptance_rate",
+    "mean_acceptance_length", "accepted_per_position", "drafted_per_position", "draft_ms", "verify_ms", "counted_output_tokens",
 }  # fmt: skip
 
 
@@ -53,14 +54,14 @@ def ask(client: Client, **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("wish", "reaches"),
     [
-        (False, "SpeculationParams(enabled=False, proposer='', num_speculative_tokens=0, rule='', adaptive=True)"),
-        (True, "SpeculationParams(enabled=True, proposer='', num_speculative_tokens=0, rule='', adaptive=True)"),
-        (None, "SpeculationParams(enabled=True, proposer='', num_speculative_tokens=0, rule='', adaptive=True)"),
+        (False, f"SpeculationParams(enabled=False, {OPEN})"),
+        (True, f"SpeculationParams(enabled=True, {OPEN})"),
+        (None, f"SpeculationParams(enabled=True, {OPEN})"),
         (
             {"proposer": "ngram", "num_speculative_tokens": 15, "rule": "rejection", "adaptive": False},
             (
                 "SpeculationParams(enabled=True, proposer='ngram', num_speculative_tokens=15, rule='rejection', "
-                "adaptive=False)"
+                "adaptive=False, learn=True)"
             ),
         ),
     ],
@@ -151,9 +152,22 @@ def test_usage_tells_of_drafts_only_where_a_trace_was_asked_for(client: Client) 
     assert "speculation" not in ask(client)["usage"]
     named = ask(client, trace=True, speculation={"proposer": "ngram", "rule": "rejection"})["usage"]["speculation"]
     assert (named["proposer"], named["rule"]) == ("ngram", "rejection")
+    most = client.get("/api/engines").json()["engines"][0]["speculation"]["num_speculative_tokens"]
+    assert (told["num_speculative_tokens"], named["num_speculative_tokens"]) == (most, most)
+    for asked, got in ((2, 2), (15, most)):  # more than the engine was loaded for
+        less = ask(client, trace=True, speculation={"num_speculative_tokens": asked})["usage"]["speculation"]
+        assert less["num_speculative_tokens"] == got
     off = ask(client, trace=True, speculation=False)["usage"]["speculation"]
     assert (off["proposer"], off["drafts"], off["mean_acceptance_length"]) == (None, 0, None)
     assert off["accepted_per_position"] == []
+
+
+def test_a_grammar_is_matched_whatever_rule_was_asked_for(client: Client) -> None:
+    """A grammar cuts drafts by what they are, and `rejection` must not."""
+    shaped = {"type": "json_object"}
+    wish = {"rule": "rejection"}
+    told = ask(client, trace=True, speculation=wish, response_format=shaped)["usage"]["speculation"]
+    assert told["rule"] == "match"
 
 
 def test_several_samples_and_prompts_are_counted_together(client: Client) -> None:

@@ -10,6 +10,7 @@ import pytest
 from app.block_state import AHEAD, FILL_MASK, FILL_SHIFT, GROUP_MASK, GROUP_SHIFT, HELD, BlockState, OwnerNumbers
 from engine.core.block_map import BlockWatch
 from engine.core.block_pool import BlockPool
+from engine.core.draft_room import DraftRoom
 from engine.core.kv_cache_manager import KVCacheManager
 from engine.core.kv_groups import KVGroup
 from engine.core.prefix import PrefixHasher
@@ -54,7 +55,7 @@ class Life:
             s.abort(chance.choice(list(s.requests)))
         for one in s.decoding():
             wanted = chance.randrange(6)
-            drafted = wanted > 0 and s.reserve(one, one.num_tokens + wanted)
+            drafted = wanted > 0 and DraftRoom(s).reserve(one, one.num_tokens + wanted)
             one.draft = Draft(tuple(chance.randrange(50) for _ in range(wanted))) if drafted else Draft()
         plan = s.schedule()
         accepted = {share.request_id: chance.randrange(share.num_drafts + 1) for share in plan.requests}

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.core.answer_end import cut_at_ends, num_until_end
 from engine.core.block_pool import BlockPool
+from engine.core.draft_room import DraftRoom
 from engine.core.kv_cache_manager import KVCacheManager
 from engine.core.outputs import RequestOutput
 from engine.core.prefix import PrefixHasher
@@ -94,7 +96,7 @@ def test_a_summary_counts_only_drafts_before_the_last_token_that_counts() -> Non
 
 
 def test_the_rows_of_a_step_bound_its_drafts() -> None:
-    s = scheduler(rows=4 + 5)
+    s = scheduler(rows=2 + 5)
     requests = [started(s, name) for name in "ab"]
     for request in requests:
         request.draft = Draft((1, 2, 3, 4))
@@ -114,7 +116,7 @@ def test_the_budget_of_tokens_bounds_drafts_and_leaves_a_row_for_everybody() -> 
 def test_nobody_is_preempted_for_a_draft() -> None:
     s = scheduler(blocks=4)
     first, second = started(s, "a"), started(s, "b")
-    assert not s.reserve(first, 9)
+    assert not DraftRoom(s).reserve(first, 9)
     first.draft = Draft((1, 2, 3))
     plan = s.schedule()
     assert [(share.request_id, share.num_drafts) for share in plan.requests] == [("a", 0), ("b", 0)]
@@ -122,11 +124,66 @@ def test_nobody_is_preempted_for_a_draft() -> None:
     assert second.status is RequestStatus.RUNNING
 
 
+def test_a_draft_leaves_the_others_their_next_blocks() -> None:
+    s = scheduler(blocks=6)
+    first, second = started(s, "a"), started(s, "b")
+    room = DraftRoom(s)
+    assert room.reserve(first, 8)  # it has that
+    assert room.reserve(first, 9)  # five of six are taken, and the second's next one is left
+    assert room.reserve(second, 9)
+    first.draft = Draft((1, 2, 3))
+    for _ in range(4):  # the first grows into its block, the second into its own: nobody goes
+        finish(s, s.schedule(), {}, {"a": 0})
+        first.draft = Draft()
+    assert s.num_preemptions == 0
+    tight = scheduler(blocks=5)
+    first, second = started(tight, "a"), started(tight, "b")
+    assert not DraftRoom(tight).reserve(first, 9)  # it would be the second's next block
+    assert DraftRoom(tight).reserve(first, 8)
+    assert tight.kv.pool.num_available == 1
+
+
+def test_a_draft_leaves_a_prompt_its_next_chunk() -> None:
+    s = scheduler(blocks=12, budget=16)
+    first = started(s, "a")
+    s.add(Request("b", list(range(40)), SamplingParams(), 0, frozenset(), 4))
+    finish(s, s.schedule(), {})
+    assert s.kv.pool.num_available == 6  # of 40 tokens 15 are computed: its next chunk takes 4 blocks
+    room = DraftRoom(s)
+    assert room.reserve(first, 16)
+    assert not room.reserve(first, 17)
+
+
+def test_many_sequences_leave_the_rows_that_nobody_samples_to_drafts() -> None:
+    s = scheduler(rows=4)
+    request = started(s, "a")
+    request.draft = Draft((1, 2, 3, 4, 5))
+    (share,) = s.schedule().requests
+    assert share.num_drafts == 3
+    s.update(SchedulerOutput((share,), ()), StepResult({"a": (9,)}, 0.0, num_accepted={"a": 0}))
+    s.add(Request("b", [1, 2], SamplingParams(), 0, frozenset(), 4))
+    request.draft = Draft((1, 2, 3, 4, 5))
+    assert [share.num_drafts for share in s.schedule().requests] == [2, 0]
+
+
+def test_what_lies_behind_the_end_of_an_answer_is_no_result() -> None:
+    s = scheduler()
+    request = started(s, "a", ends=frozenset({2}), output=6)
+    result = StepResult({"a": (1, 2, 3, 4), "b": (2, 2)}, 0.0, num_accepted={"a": 3})
+    cut = cut_at_ends(s.requests, result)
+    assert (cut.token_ids, cut.num_accepted) == ({"a": (1, 2), "b": (2, 2)}, {"a": 2})
+    whole = StepResult({"a": (1, 3, 4)}, 0.0, num_accepted={"a": 2, "gone": 1})
+    assert cut_at_ends(s.requests, whole) is whole
+    assert num_until_end(request, (1, 3, 4, 5, 6, 7)) == 5  # of six it has one
+    assert num_until_end(request, (2,)) == 1
+
+
 def test_reserved_blocks_are_told_to_the_runner_once() -> None:
     s = scheduler()
     request = started(s, "a", 7)
-    assert s.reserve(request, 14)
-    assert s.reserve(request, 17)
+    room = DraftRoom(s)
+    assert room.reserve(request, 14)
+    assert room.reserve(request, 17)
     request.draft = Draft((1,))
     (share,) = s.schedule().requests
     assert share.block_ids == ((3, 4, 5),)

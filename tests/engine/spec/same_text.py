@@ -18,7 +18,7 @@ from engine.core.prefix import DIGEST_BYTES, PrefixHasher
 from engine.core.request import Request
 from engine.core.speculation import Draft, SpeculationParams
 from engine.engine import Engine
-from engine.spec.base import DraftWish
+from engine.spec.base import NO_RUN, DraftWish
 from engine.spec.speculator import Speculation, Speculator
 from tests.engine.spec.same_text_engines import MAX_K, Engines, Models, forget_cached
 from tests.engine.spec.same_text_wishes import KINDS_OF_ANSWERS, Wish, wishes
@@ -78,8 +78,9 @@ class Outcome:
 class Adversary:
     """Drafts made from the plain answers: all right, all wrong, or in between."""
 
-    name = STAND_IN
+    name = free = STAND_IN
     costly = ""
+    run = NO_RUN
 
     def __init__(self, how: str, answers: Answers, vocab_size: int) -> None:
         self.how, self.vocab_size, self.count = how, vocab_size, 0

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine.core.speculation import Draft
-from engine.spec.controller import Candidate, Outcome, SpecController, TurnTimes
+from engine.spec.controller import SpecController
 from engine.spec.costs import StepCosts, StepSample
+from engine.spec.turn import Candidate, Outcome, TurnTimes
 
 STEP_S = 0.011
 MOST = 8  # drafts of one request
@@ -115,7 +116,8 @@ def told(rng: random.Random, chance: float, skill: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """text: of all requests. passes: a drafter's pass as a share of a plain step of one request."""
+    """text: of all requests. passes: a drafter's pass as a share of a plain step of one request. prompt: tokens that a
+    drafter reads before its first draft of a request, a row each; reading: such a row as a share of a plain step."""
 
     text: Text
     step: Callable[[int, int], float] = stairs
@@ -126,6 +128,8 @@ class World:
     length: int = 200  # tokens of a request
     limit: int = MOST
     known: bool = True  # whether steps were measured at load
+    prompt: int = 0
+    reading: float = 0.01
 
     def draft_s(self, passes: int, requests: int) -> float:
         """True seconds of a drafter's run."""
@@ -142,6 +146,7 @@ class Run:
     batch: int = 1
     drafted: list[int] = field(default_factory=list)  # by the drafter that costs time, of each turn
     states: list[str] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)  # requests whose prompts the drafter has read
 
     def goodput(self, first: int = 0, last: int | None = None) -> float:
         """Tokens over time between two turns, over those of plain decoding."""
@@ -217,7 +222,9 @@ def _turn(
     names, lengths, done = where
     count = len(names)
     candidates = [
-        Candidate(name, world.limit, 100 + length, True, True, world.drafter)
+        Candidate(
+            name, world.limit, max(100, world.prompt) + length, True, True, world.drafter, 0, world.length - length
+        )
         for name, length in zip(names, lengths, strict=True)
     ]
     wishes = controller.plan(candidates, 0) if fixed is None else [fixed if world.drafter else 0] * count
@@ -240,10 +247,15 @@ def _turn(
     rows = count + sum(sizes)
     step_s = world.step(rows, count)
     draft_s = world.draft_s(max(costly_sizes, default=0), len(costly_sizes))
+    new = {name for name, wish in zip(names, wishes, strict=True) if wish} - run.read
+    read = 2 * len(costly_sizes) + world.prompt * len(new)  # accepted drafts and the last token, and new prompts
+    draft_s += world.step(1, 1) * world.reading * world.prompt * len(new)
+    run.read |= new
     if fixed is None:
         factor = noise.next()
         context = sum(candidate.context for candidate in candidates)
-        controller.observe(outcomes, TurnTimes(draft_s * factor, step_s * noise.next(), rows, count, True, context))
+        times = TurnTimes(draft_s * factor, step_s * noise.next(), rows, count, True, context, read)
+        controller.observe(outcomes, times)
         run.states.extend(state for name, state, _ in controller.proposers() if name == world.drafter)
     run.tokens.append(sum(made_tokens))
     run.time_s.append(step_s + draft_s)

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from engine.core.request import Request
 from engine.core.speculation import Draft
 from engine.engine import Engine
-from engine.spec.base import DraftWish, Proposer
-from engine.spec.controller import Candidate, Outcome, SpecController, TurnTimes
+from engine.spec.base import NO_RUN, DraftWish, Proposer
+from engine.spec.controller import SpecController
 from engine.spec.speculator import Speculation, Speculator
+from engine.spec.turn import Candidate, Outcome, TurnTimes
 
 
 class Oracle:
@@ -18,6 +19,8 @@ class Oracle:
 
     name = "ngram"  # requests may name only what PROPOSERS has
     costly = ""
+    free = "ngram"
+    run = NO_RUN
 
     def __init__(
         self, answers: Mapping[str, Sequence[int]], vocab_size: int, wrong: float = 0.0, seed: int = 0

@@ -12,9 +12,10 @@ from itertools import pairwise
 import pytest
 
 from engine.core.speculation import MAX_VERIFY_ROWS, Draft
-from engine.spec.controller import Candidate, Outcome, SpecController, TurnTimes
+from engine.spec.controller import SpecController
 from engine.spec.costs import StepCosts, StepSample
 from engine.spec.ledger import Ledger
+from engine.spec.turn import Candidate, Outcome, TurnTimes
 from tests.engine.spec.simulation import Text, World, best_fixed, both, costly, flat, free, simulate, stairs
 
 PLAIN, LONG_RUN, BEST = 0.97, 0.98, 0.9

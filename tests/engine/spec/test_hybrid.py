@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.core.request import Request
 from engine.core.speculation import NO_DRAFT, Draft
-from engine.spec.base import DraftWish
+from engine.spec.base import NO_RUN, DrafterRun, DraftWish
 from engine.spec.hybrid import HybridProposer
 from engine.spec.suffix import SuffixProposer
 from tests.engine.spec.texts import draft_of, request_of
@@ -26,6 +26,8 @@ class Drafter:
 
     name = "eagle"
     costly = "eagle"
+    free = ""
+    run = DrafterRun(2, 0.5)
 
     def __init__(self, silent: bool = False) -> None:
         self.silent = silent
@@ -81,6 +83,9 @@ def test_the_drafter_is_left_alone_where_nobody_needs_it() -> None:
     assert proposer.propose([]) == []
     proposer.propose([wish(STRONG, "a", 8, 8), wish(NOTHING, "b", 8, 0)])
     assert drafter.calls == []
+    assert proposer.run == NO_RUN
+    proposer.propose([wish(NOTHING, "a", 8, 8)])
+    assert proposer.run == drafter.run  # the time is the drafter's
 
 
 def test_a_draft_is_strong_that_expects_as_much_as_the_drafter_is_expected_to_give() -> None:

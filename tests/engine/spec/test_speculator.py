@@ -14,7 +14,7 @@ from engine.core.outputs import RequestSummary
 from engine.core.sampling_params import SamplingParams
 from engine.core.speculation import Draft, SpeculationParams
 from engine.engine import Engine
-from engine.spec.base import DraftWish
+from engine.spec.base import NO_RUN, DraftWish
 from tests.engine.spec.stand_ins import AlwaysAll, Oracle, speculate
 from tests.engine.stepping import load, rows_until_done
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
@@ -139,6 +139,56 @@ def test_traces_tell_every_step(engine: Engine, plain: tuple[SamplingParams, Ans
     assert {one.num_requests for one in traces} >= {4}
 
 
+def test_what_lies_behind_an_answers_end_is_counted_nowhere(
+    engine: Engine, plain: tuple[SamplingParams, Answers]
+) -> None:
+    sampling, expected = plain
+    ends = [tokens[12] for tokens in expected.tokens.values()]
+    oracle = Oracle(expected.tokens, VOCABULARY)
+    speculate(engine, oracle, AlwaysAll(), k=8)
+    before = engine.stats()
+    found = run(engine, replace(sampling, stop_token_ids=tuple(ends)), FULL, trace=True)
+    after = engine.stats()
+    assert all(found.tokens[name] == tokens[: len(found.tokens[name])] for name, tokens in expected.tokens.items())
+    assert all(len(tokens) <= 13 for tokens in found.tokens.values())
+    emitted = sum(map(len, found.tokens.values()))
+    assert after.generation_tokens_total - before.generation_tokens_total == emitted
+    summaries = found.summaries.values()
+    assert after.accepted_total == sum(one.accepted for one in summaries)
+    traces = engine.speculator.take_traces()
+    assert sum(len(one.token_ids) for one in traces) == emitted
+    assert sum(one.num_accepted for one in traces) == after.accepted_total
+    (stats,) = after.proposers
+    assert stats.accepted_total == after.accepted_total
+    assert stats.drafted_total > stats.accepted_total  # some lay behind
+
+
+def test_a_proposers_time_is_its_own_whether_or_not_anything_came_of_it(
+    engine: Engine, plain: tuple[SamplingParams, Answers]
+) -> None:
+    sampling, expected = plain
+    speculate(engine, Oracle(expected.tokens, VOCABULARY, wrong=0.5), AlwaysAll(), k=4)
+    run(engine, sampling, FULL)
+    total, (stats,) = engine.speculator.total, engine.stats().proposers
+    assert 0.0 < stats.draft_s_total <= total.draft_s
+    assert stats.verify_s_total == pytest.approx(total.verify_s)
+    speculate(engine, Silent(), AlwaysAll(), k=4)
+    run(engine, sampling, FULL)
+    (stats,) = engine.stats().proposers
+    assert (stats.drafts_total, stats.verify_s_total) == (0, 0.0)
+    assert stats.draft_s_total > 0.0
+
+
+def test_an_engine_for_many_sequences_drafts_for_few(tmp_path: Path) -> None:
+    path = tiny_llama_checkpoint(tmp_path / "tiny")
+    many = load(path, dtype="float32", max_num_seqs=256, max_num_batched_tokens=256, speculation="suffix").engine
+    sampling = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+    expected = run(many, sampling, SpeculationParams(enabled=False)).tokens
+    speculate(many, Oracle(expected, VOCABULARY), AlwaysAll(), k=4)
+    assert run(many, sampling, FULL).tokens == expected
+    assert many.speculator.total.accepted == many.speculator.total.drafted > 40
+
+
 def test_small_pools_and_aborts_leave_nothing_behind(tmp_path: Path) -> None:
     path = tiny_llama_checkpoint(tmp_path / "tiny")
     sampling = SamplingParams(temperature=1.0, max_tokens=60, ignore_eos=True)
@@ -163,7 +213,7 @@ def test_small_pools_and_aborts_leave_nothing_behind(tmp_path: Path) -> None:
 class Greedy:
     """A proposer that hands out more than it was asked for."""
 
-    name, costly = "ngram", ""
+    name, costly, free, run = "ngram", "", "ngram", NO_RUN
 
     def propose(self, wishes: Sequence[DraftWish]) -> list[Draft]:
         return [Draft((1,) * (wish.num_drafts + 5), (0.9,) * (wish.num_drafts + 5), "ngram") for wish in wishes]
@@ -171,6 +221,13 @@ class Greedy:
     def end(self, request: object) -> None: ...
 
     def clear(self) -> None: ...
+
+
+class Silent(Greedy):
+    """One that looks for drafts and finds none."""
+
+    def propose(self, wishes: Sequence[DraftWish]) -> list[Draft]:
+        return [Draft()] * len(wishes)
 
 
 def test_too_long_a_draft_is_cut(engine: Engine, plain: tuple[SamplingParams, Answers]) -> None:

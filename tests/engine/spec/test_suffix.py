@@ -11,7 +11,7 @@ import pytest
 from engine.core.outputs import RequestOutput
 from engine.core.request import FinishReason
 from engine.core.sampling_params import SamplingParams
-from engine.core.speculation import Draft, SpeculationParams
+from engine.core.speculation import DEFAULT_SPECULATION, Draft, SpeculationParams
 from engine.engine import Engine
 from engine.spec.base import DraftWish
 from engine.spec.past_outputs import PastOutputs
@@ -24,12 +24,26 @@ from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 ANSWER = list(range(100, 140))
 
 
-def finish(proposer: SuffixProposer, output: list[int], name: str = "past", salt: str = "") -> None:
+def finish(
+    proposer: SuffixProposer,
+    output: list[int],
+    name: str = "past",
+    salt: str = "",
+    wish: SpeculationParams = DEFAULT_SPECULATION,
+) -> None:
     """A request that was seen once and ended with this answer."""
     request = request_of([9, 9, 9, 8], output[:1], name, salt)
+    request.speculation = wish
     propose(proposer, request)
     request.token_ids.extend(output[1:])
     proposer.end(request)
+
+
+def test_an_answer_of_which_nobody_shall_learn_is_not_kept() -> None:
+    proposer = SuffixProposer()
+    finish(proposer, ANSWER, wish=SpeculationParams(learn=False))
+    request = request_of([1, 2, 3], ANSWER[:6])
+    assert draft_of(proposer, request, 8).token_ids == ()
 
 
 def test_places_vote_and_the_most_recent_wins_a_tie() -> None:
