@@ -6,13 +6,14 @@ asks another machine; what cannot be found is None.
 
 from __future__ import annotations
 
-import os
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
+
+from engine.cores import usable_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU_INFO = Path("/proc/cpuinfo")
@@ -56,7 +57,7 @@ def processor(cpu_info: Path = CPU_INFO) -> dict[str, Any]:
     return {
         "name": fields.get("model name") or platform.processor() or None,
         "architecture": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "features": [name for name in FEATURES if name in flags],
     }
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -42,6 +41,7 @@ from app.writes import unwatched
 from db.store import Store
 from engine.checkpoint import CheckpointError
 from engine.config import ConfigError, LoadOptions, check_kernel_backend, check_kv_cache_dtype
+from engine.cores import usable_cores
 from engine.protocol import BlockMap, EngineReady, EngineStats, RoomAnswer, StepTrace
 from engine.vocab import Vocab, VocabError, load_vocab
 
@@ -292,7 +292,7 @@ class Engines:
         if options.num_threads is not None:
             return options
         others = sum(engine.supervisor.alive for engine in self._engines.values())
-        return dataclasses.replace(options, num_threads=max(1, len(os.sched_getaffinity(0)) // (others + 1)))
+        return dataclasses.replace(options, num_threads=max(1, usable_cores() // (others + 1)))
 
     def _supervisor(self, model: LocalModel, options: LoadOptions, handle: JobHandle, vocab: Vocab) -> EngineSupervisor:
         run_id = uuid.uuid4().hex[:12]

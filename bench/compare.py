@@ -34,6 +34,7 @@ from bench.serving import make_prompts
 from bench.serving_report import machine
 from bench.transformers_llama import export
 from engine.checkpoint import CheckpointInfo, read_checkpoint
+from kernels.roofs import last_cache_bytes
 
 PROMPT_TOKENS = 32
 LENGTHS = {1: (8, 72), 16: (8, 40), 64: (8, 32)}  # of the short and the long answers, by answers at once
@@ -258,6 +259,7 @@ def _facts(arguments: argparse.Namespace, info: CheckpointInfo) -> dict[str, Any
         "command": f"python -m bench.compare {shlex.join(sys.argv[1:])}".strip(),
         "machine": machine(),
         "threads": arguments.threads,
+        "cache_bytes": last_cache_bytes(torch.device("cpu")),
         "rounds": arguments.rounds,
         "quick": arguments.quick,
         "march": arguments.march,
@@ -274,7 +276,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="measure these beside Pizarra, not all")
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 16, 64], help="answers at once, in the loops")
     parser.add_argument("--prefills", type=int, nargs="*", default=[512, 2048], help="tokens of prompts")
-    parser.add_argument("--http", type=int, nargs="*", default=[1, 16], help="answers at once, over HTTP")
+    parser.add_argument("--http", type=int, nargs="*", default=[1, 16, 64], help="answers at once, over HTTP")
     parser.add_argument("--no-steps", dest="steps", action="store_false", help="no verifying and no long context")
     parser.add_argument("--march", choices=MARCHES, help="keep all to the instructions of that processor; no HTTP")
     parser.add_argument("--rounds", type=int, default=5)

@@ -7,6 +7,7 @@ how anything is measured. Invariant: every figure on the page stands in the resu
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -85,6 +86,13 @@ def _head(results: Results) -> list[str]:
         f"measurements between {min(widths):.1f} and {max(widths):.1f}. Model: `{facts['model']}`."
     )
     lines = ["", f"## {_heading(results)}", "", what]
+    weights, cache = results.engines.get(OURS, {}).get("weights_bytes", math.inf), facts.get("cache_bytes", 0)
+    if weights < cache:
+        fit = f"The weights ({weights / 1e6:.0f} MB) fit this machine's last cache ({cache / 1e6:.0f} MB, which others may"
+        tell = (
+            "share), so that a step may read them faster than the memory gives: a share of the roof shows little here."
+        )
+        lines += ["", f"{fit} {tell}"]
     if facts["quick"]:
         lines += ["", "**One round of short answers, to see that everything runs: these are no measurements.**"]
     lines += ["", f"![Tokens a second by engine and task]({_image(results)})", ""]

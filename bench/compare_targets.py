@@ -15,6 +15,7 @@ RATIOS = {
     Task(DECODE, 16): 5.0,
     Task(DECODE, 64): 5.0,
     Task(HTTP, 16): 4.0,
+    Task(HTTP, 64): 4.0,
     Task(PREFILL, 512): 2.5,
     Task(PREFILL, 2048): 2.5,
 }

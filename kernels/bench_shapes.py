@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from kernels.ops import Ops, accumulation_dtype
-from kernels.roofs import Call
+from kernels.roofs import Call, last_cache_bytes
 
-MOST_COPIES = 64
+BATCHES = 64  # of row numbers, which calls take in turn
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder's sizes. group_size: of its weights in codes. cache_bytes: what copies have to exceed together."""
+    """A decoder's sizes. group_size: of its weights in codes. cache_bytes: what copies have to exceed together; None:
+    twice what the machine's last cache holds."""
 
     hidden: int
     inner: int
@@ -31,7 +32,7 @@ class Shape:
     head_dim: int
     vocabulary: int
     group_size: int = 128
-    cache_bytes: int = 256 << 20
+    cache_bytes: int | None = None
 
     @property
     def qkv(self) -> int:
@@ -94,7 +95,8 @@ class Place:
 
     def copies(self, num_bytes: int) -> int:
         """How many of something a cache does not hold together."""
-        return max(1, min(MOST_COPIES, -(-self.shape.cache_bytes // num_bytes)))
+        wanted = self.shape.cache_bytes or 2 * last_cache_bytes(self.device)
+        return max(1, -(-wanted // num_bytes))
 
 
 def on_activations(op: str, shape: str, rows: int, num_bytes: float, call: Callable[[Ops], object]) -> Work:
@@ -183,7 +185,7 @@ def _scatter(place: Place, rows: int) -> Work:
 
 def _embedding(place: Place, rows: int) -> Work:
     table = place.normal(place.shape.vocabulary, place.shape.hidden)
-    out, ids = table.new_empty(rows, table.shape[1]), [place.integers(len(table), rows) for _ in range(MOST_COPIES)]
+    out, ids = table.new_empty(rows, table.shape[1]), [place.integers(len(table), rows) for _ in range(BATCHES)]
 
     def make(ops: Ops) -> Sequence[Call]:
         return [functools.partial(ops.embedding, out, some, table) for some in ids]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.bench_shapes import MOST_COPIES, SIMPLE, Place, Work, on_activations
+from kernels.bench_shapes import BATCHES, SIMPLE, Place, Work, on_activations
 from kernels.group_quant import GroupQuant
 from kernels.ops import AttentionMetadata, KVCache, Ops, accumulation_dtype
 from kernels.pages import prefer_huge_pages
@@ -96,7 +96,7 @@ def _clones(place: Place, tensor: Tensor) -> list[Tensor]:
 def _group_embedding(place: Place, rows: int) -> Work:
     shape = place.shape
     table = codes(place, (shape.vocabulary, shape.hidden), 8)
-    ids = [place.integers(shape.vocabulary, rows) for _ in range(MOST_COPIES)]
+    ids = [place.integers(shape.vocabulary, rows) for _ in range(BATCHES)]
     out = torch.empty(rows, shape.hidden, dtype=place.dtype, device=place.device)
 
     def make(ops: Ops) -> Sequence[Call]:
@@ -112,9 +112,10 @@ def _mixture(place: Place, rows: int) -> Iterator[Work]:
         return
     shape, width = place.shape, max(16, place.shape.inner // 4)
     router = place.normal(EXPERTS, shape.hidden)
-    gate_up = [_clones(place, place.normal(2 * width, shape.hidden)) for _ in range(EXPERTS)]
-    down = [_clones(place, place.normal(shape.hidden, width)) for _ in range(EXPERTS)]
-    num = min(len(gate_up[0]), len(down[0]), -(-place.copies(gate_up[0][0].nbytes) // EXPERTS))
+    wide, narrow = place.normal(2 * width, shape.hidden), place.normal(shape.hidden, width)
+    num = -(-place.copies(wide.nbytes + narrow.nbytes) // EXPERTS)
+    gate_up = [[wide.clone() for _ in range(num)] for _ in range(EXPERTS)]
+    down = [[narrow.clone() for _ in range(num)] for _ in range(EXPERTS)]
 
     def make(ops: Ops) -> Sequence[Call]:
         x = place.normal(-(-rows // ops.row_alignment) * ops.row_alignment, shape.hidden)

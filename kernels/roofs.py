@@ -6,16 +6,29 @@ what torch itself reached in this run, so that a busy or a throttled machine doe
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 BUFFERS, BUFFER_BYTES = 8, 64 << 20  # larger together than any cache
+LIKELY_CACHE = 128 << 20
 CALLS_OF_A_GRAPH = 32  # so many that starting it counts for little
 MATRIX_SIZES = {"cpu": 1024, "cuda": 8192}
+
+
+@functools.cache
+def last_cache_bytes(device: torch.device) -> int:
+    """What the last cache holds, as the system tells it; LIKELY_CACHE where it does not."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).L2_cache_size)
+    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    known = [int(size[:-1]) << {"K": 10, "M": 20}[size[-1]] for size in sizes if size[-1:] in ("K", "M")]
+    return max(known, default=LIKELY_CACHE)
 
 
 def read_bandwidth(device: torch.device, passes: int = 3, buffer_bytes: int = BUFFER_BYTES) -> float:

@@ -26,7 +26,7 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_TRITON_LINES = 400, 60, 150
 GRAB_BAGS = {"utils", "helpers", "common"}
 
 # The modules of engine/ that app/ may import. They never import torch.
-TORCH_FREE = re.compile(r"engine(\.(config|protocol|checkpoint(\.\w+)*|vocab\w*|core(\.\w+)*))?")
+TORCH_FREE = re.compile(r"engine(\.(config|cores|protocol|checkpoint(\.\w+)*|vocab\w*|core(\.\w+)*))?")
 
 
 @dataclass(frozen=True)

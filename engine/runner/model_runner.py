@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from engine.config import LoadOptions, ModelConfig
 from engine.core.outputs import Logprobs
 from engine.core.speculation import DraftPlan, DraftResult, most_sampled_rows
 from engine.core.step import SchedulerOutput, StepResult
+from engine.cores import usable_cores
 from engine.layers.linear import Weight
 from engine.models.loader import load_model
 from engine.models.workspace import Workspace
@@ -55,7 +55,7 @@ class ModelRunner:
         """weights: see `load_model`."""
         self.config: ModelConfig = info.config
         self.device, self.dtype = plan.device.device, plan.dtype
-        self.num_threads = options.num_threads or os.cpu_count() or 1
+        self.num_threads = options.num_threads or usable_cores()
         torch.set_num_threads(self.num_threads)
         wishes = backend_wishes(self.device, self.dtype, options.kernel_backend)
         ops, self.kernels = load_ops(wishes, self.dtype, self.device, self.num_threads)

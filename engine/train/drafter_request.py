@@ -6,7 +6,6 @@ passed can be carried out as asked; nothing is adjusted silently.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import torch
 
 from engine.checkpoint import CheckpointInfo
 from engine.config import GIB
+from engine.cores import usable_cores
 from engine.runner.device import host_memory
 from engine.train.refusal import Refusal
 
@@ -84,7 +84,7 @@ class TrainRequest:
     @property
     def threads(self) -> int:
         """CPU threads to use."""
-        return self.num_threads or os.cpu_count() or 1
+        return self.num_threads or usable_cores()
 
     @property
     def torch_device(self) -> torch.device:

@@ -6,7 +6,6 @@ that passed can be carried out as asked; nothing is adjusted silently.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from engine.checkpoint import OUTPUT_HEAD, CheckpointInfo
 from engine.config import GIB, ModelConfig
+from engine.cores import usable_cores
 from engine.runner.device import host_memory
 from engine.train.refusal import Refusal
 from engine.train.source import EMBEDDING
@@ -54,7 +54,7 @@ class Request:
     @property
     def threads(self) -> int:
         """CPU threads to use."""
-        return self.num_threads or os.cpu_count() or 1
+        return self.num_threads or usable_cores()
 
 
 def read_request(arguments: Mapping[str, Any]) -> Request:

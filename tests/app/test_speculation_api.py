@@ -17,7 +17,8 @@ from tests.app.harness import Client, make_home, make_settings, serving
 OPEN = "proposer='', num_speculative_tokens=0, rule='', adaptive=True, learn=True"
 FIELDS = {
     "proposer", "rule", "num_speculative_tokens", "drafts", "drafted", "accepted", "acceptance_rate",
-    "mean_acceptance_length", "accepted_per_position", "drafted_per_position", "draft_ms", "verify_ms", "counted_output_tokens",
+    "mean_acceptance_length", "accepted_per_position", "drafted_per_position", "draft_ms", "verify_ms",
+    "counted_output_tokens",
 }  # fmt: skip
 
 

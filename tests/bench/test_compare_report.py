@@ -66,6 +66,14 @@ def test_what_only_we_were_asked_stands_on_the_page() -> None:
     assert "| decode, batch 64: at least 5 times the best peer | not measured | - |" in text
 
 
+def test_weights_that_fit_the_cache_are_told() -> None:
+    results = comparison()
+    results.engines[OURS]["weights_bytes"] = 97_000_000
+    assert "fit this machine's last cache" not in page([results])
+    results.facts["cache_bytes"] = 266 << 20
+    assert "The weights (97 MB) fit this machine's last cache (279 MB" in page([results])
+
+
 def test_a_quick_run_says_that_it_measures_nothing() -> None:
     results = comparison()
     assert "these are no measurements" not in page([results])

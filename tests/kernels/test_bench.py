@@ -13,7 +13,7 @@ from kernels.bench import Line, Wish, measure, rate_text
 from kernels.bench_shapes import SHAPES, Place
 from kernels.bench_work import TIMED, works
 from kernels.registry import KERNELS
-from kernels.roofs import Roofs, copy_bandwidth, interleaved, matrix_rate, read_bandwidth
+from kernels.roofs import Roofs, copy_bandwidth, interleaved, last_cache_bytes, matrix_rate, read_bandwidth
 
 CPU = torch.device("cpu")
 TINY = Place(SHAPES["tiny"], torch.bfloat16, CPU)
@@ -56,8 +56,9 @@ def test_bytes_and_operations_of_a_product_and_of_attention() -> None:
 def test_weights_of_a_line_exceed_a_cache_together() -> None:
     place = Place(SHAPES["135M"], torch.bfloat16, CPU)
     weight_bytes = 2 * 960 * 576
-    assert place.copies(weight_bytes) * weight_bytes >= min(64 * weight_bytes, 256 << 20)
-    assert place.copies(1 << 30) == 1
+    assert place.copies(weight_bytes) * weight_bytes >= 2 * last_cache_bytes(CPU) >= 2 << 20
+    assert place.copies(1 << 40) == 1
+    assert TINY.copies(weight_bytes) == 1
 
 
 def test_the_roof_is_the_longer_time() -> None:
