@@ -88,11 +88,13 @@ def _head(results: Results) -> list[str]:
     lines = ["", f"## {_heading(results)}", "", what]
     weights, cache = results.engines.get(OURS, {}).get("weights_bytes", math.inf), facts.get("cache_bytes", 0)
     if weights < cache:
-        fit = f"The weights ({weights / 1e6:.0f} MB) fit this machine's last cache ({cache / 1e6:.0f} MB, which others may"
-        tell = (
-            "share), so that a step may read them faster than the memory gives: a share of the roof shows little here."
+        sizes = (
+            f"The weights ({weights / 1e6:.0f} MB) fit this machine's last cache ({cache / 1e6:.0f} MB, which others"
         )
-        lines += ["", f"{fit} {tell}"]
+        told = (
+            "may share), so that a step may read them faster than memory gives: a share of the roof shows little here."
+        )
+        lines += ["", f"{sizes} {told}"]
     if facts["quick"]:
         lines += ["", "**One round of short answers, to see that everything runs: these are no measurements.**"]
     lines += ["", f"![Tokens a second by engine and task]({_image(results)})", ""]
