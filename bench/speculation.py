@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import math
 import os
 import shlex
@@ -91,8 +92,10 @@ class Run:
             self.engines.append(another_way(name, loaded, options, "off" if name in plain else name))
         told = [f"{each.name}: {each.effective} ({each.reason})" for each in loaded.settings if each.reason]
         what = f"at most {options.num_speculative_tokens} drafts; drafter: {options.drafter or 'none'}"
+        weights = Path(options.drafter) / "model.safetensors"
         self.results.facts |= {
             "default": by_itself,
+            "drafter_sha256": hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "",
             "engine": "; ".join([what, *told]),
             "exactness": loaded.exactness.level,
             "exactness_reason": loaded.exactness.reason,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.speculation_chart import chart, panels_of
 from bench.speculation_results import CONTROL, PLAIN, WARM, Arm, Case, Measured, PeerGain, Results
-from bench.speculation_targets import targets
+from bench.speculation_targets import drafter_wins, targets
 
 IMAGE = "images/speculation-bench.svg"
 DETAILS = """
@@ -113,7 +113,18 @@ def _promises(results: Results) -> list[str]:
     lines += [f"By `{results.facts['default']}`, what an engine uses that is not told otherwise:", ""]
     lines += ["| promised | found | reached |", "|---|---|---|"]
     found = targets(results, results.facts["default"])
-    return [*lines, *(f"| {one.promise} | {one.found} | {words[one.reached]} |" for one in found)]
+    lines += [f"| {one.promise} | {one.found} | {words[one.reached]} |" for one in found]
+    verdict = drafter_wins(results)
+    if verdict is not None:
+        mean, wins = verdict
+        lines += ["", f"`hybrid` gives {mean:.3f} times what `suffix` gives, the geometric mean over all cases."]
+        lines += [verdict_line(results.facts["drafter_sha256"], wins=wins)]
+    return lines
+
+
+def verdict_line(sha256: str, *, wins: bool) -> str:
+    """What `pizarra.wins` of the drafter with these weights has to say: a test holds the shipped one against it."""
+    return f"The drafter with the weights `{sha256[:16]}` {'wins' if wins else 'does not win'}."
 
 
 def _gains(results: Results) -> list[str]:

@@ -5,6 +5,7 @@ Owns the promises. Invariant: what was not measured is neither kept nor broken.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,6 +38,23 @@ def targets(results: Results, proposer: str) -> list[Target]:
         for key, copies in results.facts["sets"].items()
     ]
     return [*found, _never_slower(results, proposer), _same_text(results)]
+
+
+def drafter_wins(results: Results) -> tuple[float, bool] | None:
+    """What `hybrid` gives over `suffix`, the geometric mean over all cases, and whether a trained drafter is to be the
+    default for that: it gives more, and is too slow in no more cases. None where not every promised case was measured.
+    """
+    both = [
+        (with_it, without)
+        for one in results.measured
+        if (with_it := one.gain("hybrid")) is not None and (without := one.gain("suffix")) is not None
+    ]
+    promised = [Case(key, batch, temperature) for temperature, batch in LEAST for key in results.facts["sets"]]
+    if not both or any(results.find(case) is None for case in promised):
+        return None
+    mean = math.exp(sum(math.log(with_it.value / without.value) for with_it, without in both) / len(both))
+    slow = sum(with_it.low < FLOOR for with_it, _ in both) - sum(without.low < FLOOR for _, without in both)
+    return mean, mean > 1.0 and slow <= 0
 
 
 def _least(results: Results, proposer: str, key: str, temperature: float, batch: int, least: float) -> Target:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
+from bench.code import ROOT
 from bench.speculation_chart import chart, panels_of
-from bench.speculation_report import page, write_page
-from tests.bench.gains import gains
+from bench.speculation_report import page, verdict_line, write_page
+from bench.speculation_results import Results
+from bench.speculation_targets import LEAST, drafter_wins
+from tests.bench.gains import gains, measured
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -79,3 +86,38 @@ def test_bars_are_as_long_as_gains_are_high_and_lie_on_the_page() -> None:
         assert float(each.attrib.get("y", 0)) <= height
     titles = [each.text for each in root.iter(f"{SVG}text")]
     assert {"greedy, batch 1", "greedy, batch 4", "temperature 1, batch 1", "Gains & more"} <= set(titles)
+
+
+def complete(hybrid: float, slow: float = 0.9) -> Results:
+    """All that was promised, with a drafter; slow: its seconds at temperature 1."""
+    results = gains()
+    results.facts["drafter_sha256"] = "0123456789abcdef0123"
+    results.measured = [
+        measured(key, batch, temperature, suffix=0.9, hybrid=slow if temperature else hybrid)
+        for temperature, batch in LEAST
+        for key in results.facts["sets"]
+    ]
+    return results
+
+
+def test_a_drafter_wins_by_the_mean_of_all_cases_and_not_by_being_slow_in_some() -> None:
+    assert drafter_wins(gains()) is None
+    found = drafter_wins(complete(hybrid=0.45))
+    assert found is not None
+    assert found == (pytest.approx(2 ** (2 / 3)), True)
+    assert "The drafter with the weights `0123456789abcdef` wins." in page(complete(0.45))
+    assert "The drafter with the weights `0123456789abcdef` does not win." in page(complete(0.95))
+    mean, wins = drafter_wins(complete(hybrid=0.45, slow=1.1)) or (0.0, True)
+    assert mean > 1.0
+    assert not wins
+    part = complete(0.45)
+    del part.measured[-1]
+    assert "The drafter" not in page(part)
+
+
+def test_the_shipped_drafter_is_the_default_only_where_the_committed_page_says_that_it_wins() -> None:
+    bench = (ROOT / "docs" / "speculation-bench.md").read_text(encoding="utf-8")
+    for config in (ROOT / "assets" / "drafters").glob("*/config.json"):
+        weights = hashlib.sha256((config.parent / "model.safetensors").read_bytes()).hexdigest()
+        wins = json.loads(config.read_text(encoding="utf-8"))["pizarra"].get("wins", False)
+        assert wins == (verdict_line(weights, wins=True) in bench), config
