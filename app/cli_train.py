@@ -33,6 +33,9 @@ def run_train_drafter(wish: TrainWish, settings: Settings, catalog: Catalog, fai
     result = run_in_terminal(functools.partial(trainer.run, plan), partial, TrainError, fail)
     if result is None:
         return
+    if not result["path"]:
+        print(f"{result['drafter_id']}: no drafter yet, {result['figures']['reason']}.")
+        return
     for name, value in result["figures"].items():
         print(f"{name}: {value if isinstance(value, str | int | float) else json.dumps(value)}")
     print(f"{result['drafter_id']} is on disk: {result['path']} ({format_bytes(result['size_bytes'])})")

@@ -20,7 +20,8 @@ from engine.config import LoadOptions
 
 FOLDER = "drafters"  # of the shipped ones among the assets, and of those trained here in the data folder
 CONFIG = "config.json"
-WITH_TRAINED = ("auto", "hybrid", "eagle", "medusa")  # the wishes for speculation that such a drafter serves
+KINDS = ("eagle", "medusa")  # of drafters that are trained; as a wish for speculation each asks for its own kind
+WITH_TRAINED = ("auto", "hybrid", *KINDS)  # the wishes for speculation that such a drafter serves
 
 
 class DrafterError(ValueError):
@@ -74,12 +75,14 @@ class Drafters:
 
     def resolved(self, options: LoadOptions, model: LocalModel) -> LoadOptions:
         """The options with `drafter` as a path. Where they name none, it is the one trained here for these very
-        weights; without one the engine looks among the shipped ones. Raises DrafterError."""
+        weights, of the kind that is wished for; without one the engine looks among the shipped ones. DrafterError."""
         if options.drafter:
             return replace(options, drafter=self.path_of(options.drafter))
         if options.speculation not in WITH_TRAINED or model.info is None:
             return options
+        kinds = (options.speculation,) if options.speculation in KINDS else KINDS
         own = [each for each in self.trained() if each.source == "trained" and each.fingerprint and not each.error]
+        own = [each for each in own if each.kind in kinds]
         if not own:
             return options
         fingerprint = weights_fingerprint(model.info)

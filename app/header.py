@@ -104,6 +104,7 @@ class HeaderPublisher:
             "speculation": header_state([engine], self._selftests.failed),
             "idle_unload_at": engine.idle_unload_at,
             "selftest": self._selftests.state(engine)["state"],
+            "selftest_failed": self._selftests.failed(engine),  # also while another one is running
         }
 
     async def _update_quantizations(self) -> None:

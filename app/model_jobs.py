@@ -170,7 +170,9 @@ class ModelJobs:
                 result = await self._trainer.run(plan, report, handle.log)
             except (EngineJobError, EngineJobStopped, OSError) as error:
                 raise JobError(str(error)) from error
-            self._events.add(TRAIN_DRAFTER, "info", f"trained {plan.output_id} for {plan.model.id}")
+            made = f"trained {plan.output_id} for {plan.model.id}"
+            unmade = f"{plan.output_id} for {plan.model.id} is no drafter yet: {result['figures'].get('reason')}"
+            self._events.add(TRAIN_DRAFTER, "info", made if result["path"] else unmade)
             return result
 
         self._training[wish.model_id] = wish

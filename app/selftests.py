@@ -2,7 +2,7 @@
 
 Owns the jobs' rules, the rows in the records and the verdict on each loaded pair. Knows nothing of what is tested.
 Invariant: a verdict belongs to a pair of model and drafter by their hashes, never to a name alone; a pair that failed
-is told as an event and stays flagged until a later test of it passes.
+is told as an event and stays flagged until a later test of it with the same proposer passes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SelfTests:
         self._store = store
         self._events = events
         self._running: dict[str, str] = {}  # engine run -> job
-        self._newest: dict[str, SelfTestRow | None] = {}  # engine run -> the last result of its pair
+        self._standing: dict[str, SelfTestRow | None] = {}  # engine run -> the result that its pair stands by
 
     def start(self, engine: Engine, proposer: str | None, num_samples: int) -> JobRow:
         """Begin one, or return the one that runs. Raises ApiError where there is nothing to test."""
@@ -56,19 +56,19 @@ class SelfTests:
         self._running[run_id] = job.id
         return job
 
-    def newest(self, engine: Engine) -> SelfTestRow | None:
-        """The last result of the engine's pair, whichever run of it was tested."""
+    def standing(self, engine: Engine) -> SelfTestRow | None:
+        """The result that the engine's pair stands by, whichever run of it was tested: see `db.selftests.standing`."""
         run_id = engine.supervisor.run_id
-        if run_id not in self._newest:
+        if run_id not in self._standing:
             if engine.supervisor.ready is None:
                 return None
-            ready = engine.ready
-            self._newest[run_id] = self._store.newest_selftest(engine.model_id, ready.model_hash, ready.drafter_hash)
-        return self._newest[run_id]
+            pair = engine.ready.model_hash, engine.ready.drafter_hash
+            self._standing[run_id] = self._store.standing_selftest(engine.model_id, *pair)
+        return self._standing[run_id]
 
     def state(self, engine: Engine) -> dict[str, Any]:
         """Where it stands: see `app.speculation_schemas.SelfTestState`."""
-        found, job_id = self.newest(engine), self._running.get(engine.supervisor.run_id)
+        found, job_id = self.standing(engine), self._running.get(engine.supervisor.run_id)
         state = "never" if found is None else found.state
         return {
             "state": state if job_id is None else "running",
@@ -76,12 +76,13 @@ class SelfTests:
             "id": None if found is None else found.id,
             "job_id": job_id,
             "proposer": None if found is None else found.proposer,
+            "flagged": self.failed(engine),
             "stale": found is not None and found.versions.get(VERSION) != app_version(),
         }
 
     def failed(self, engine: Engine) -> bool:
-        """Whether the engine's pair is known not to keep its promise."""
-        found = self.newest(engine)
+        """Whether the engine's pair is known not to keep its promise, with any of its proposers."""
+        found = self.standing(engine)
         return found is not None and found.state == "failed"
 
     async def _work(self, engine: Engine, wish: SelfTestWish, handle: JobHandle) -> JobResult:
@@ -109,7 +110,7 @@ class SelfTests:
             parts=parts,
         )
         await asyncio.wrap_future(self._store.add_selftest(row))
-        self._newest[row.engine_run_id] = row
+        self._standing.pop(row.engine_run_id, None)  # the new row need not be the one that counts
         self._tell(row)
         for part in parts:
             handle.log(in_words(part))

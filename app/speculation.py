@@ -6,17 +6,21 @@ HTTP. Invariant: a proposer that goes off is told once, with the engine's reason
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.engine_verdict import NOT_READY, brief
 from app.errors import ApiError
 from app.events import EventLog
 from app.loaded_engine import Engine
+from engine.checkpoint.drafting import BY_DRAFTER, OTHER_WEIGHTS
+from engine.config import EffectiveSetting
 from engine.core.speculation import ProposerStats
 from engine.protocol import EngineStats, SetSpeculation
 
 EVENT = "speculation"
+LEAST_JUDGED = 100  # drafted tokens that the target looked at, before a share of them is told
 
 
 def set_speculation(engine: Engine, change: SetSpeculation) -> None:
@@ -87,6 +91,20 @@ def proposer_view(stats: ProposerStats) -> dict[str, Any]:
         "draft_s": stats.draft_s_total,
         "verify_s": stats.verify_s_total,
     }
+
+
+def with_acceptance(settings: Iterable[EffectiveSetting], proposers: Sequence[ProposerStats]) -> list[EffectiveSetting]:
+    """Effective settings; the one that warns of a drafter for other weights also says how many of its tokens were
+    accepted since the load, as soon as that means something."""
+    drafter = next((each for each in proposers if each.name in BY_DRAFTER), None)
+    if drafter is None or sum(drafter.judged_per_position_total) < LEAST_JUDGED:
+        return list(settings)
+    share = drafter.accepted_total / drafter.drafted_total
+    measured = f"of {drafter.drafted_total:,} tokens that it has drafted since the load {share:.1%} were accepted"
+    return [
+        replace(each, reason=f"{each.reason}; {measured}") if each.effective == OTHER_WEIGHTS else each
+        for each in settings
+    ]
 
 
 class ProposerWatch:

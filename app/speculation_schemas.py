@@ -206,13 +206,16 @@ class SelfTests(Outgoing):
 
 
 class SelfTestState(Outgoing):
-    """Where the self-test of an engine's pair stands. stale: the result is another version's of Pizarra."""
+    """Where the self-test of an engine's pair stands. The result is the newest failure that no later test of its
+    proposer has undone by passing, else the newest of all. flagged: it is such a failure, also while another test is
+    running. stale: the result is another version's of Pizarra."""
 
     state: Literal["never", "running", "passed", "failed", "inconclusive"]
     at: float | None = None
     id: str | None = None
     job_id: str | None = None
     proposer: str | None = None
+    flagged: bool = False
     stale: bool = False
 
 

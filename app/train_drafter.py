@@ -37,9 +37,9 @@ class TrainError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TrainWish:
-    """Which model to make a drafter for, and how. tokens: of answers to learn from. minutes: of training now, None for
-    all passes. texts: a file of the operator's own. start_from: a drafter's folder. output: another place than the data
-    folder's drafters. output_id: None for MODEL-KIND.
+    """Which model to make a drafter for, and how. tokens: of answers to learn from. minutes: that this stretch may
+    take, None for all passes. texts: a file of the operator's own. start_from: a drafter's folder. output: another
+    place than the data folder's drafters. output_id: None for MODEL-KIND.
     """
 
     model_id: str
@@ -108,8 +108,8 @@ class DrafterTrainer:
     ) -> dict[str, Any]:
         """Train, or go on where an earlier run of the same wish stopped. Cancelled, it stops at a checkpoint.
 
-        Returns {"drafter_id", "model_id", "path", "size_bytes", "finished", "figures"}. Raises EngineJobError,
-        EngineJobStopped, OSError.
+        Returns {"drafter_id", "model_id", "path", "size_bytes", "finished", "figures"}; path "" where the time was over
+        before there was anything to make a drafter of. Raises EngineJobError, EngineJobStopped, OSError.
         """
         with alone(plan.staging, plan.output_id):
             shutil.rmtree(plan.staging, ignore_errors=True)  # a stretch's drafter that was not moved: it is made anew
@@ -121,12 +121,13 @@ class DrafterTrainer:
                 on_line=lambda line: on_line(_told(line, str(plan.staging), str(plan.final))),
                 on_log=on_log,
             )
-            size = await asyncio.to_thread(_install, plan)
-        figures["output"] = str(plan.final)
+            made = bool(figures["output"])
+            size = await asyncio.to_thread(_install, plan) if made else 0
+        figures["output"] = str(plan.final) if made else ""
         return {
             "drafter_id": plan.output_id,
             "model_id": plan.model.id,
-            "path": str(plan.final),
+            "path": figures["output"],
             "size_bytes": size,
             "finished": bool(figures.get("finished", True)),
             "figures": figures,

@@ -207,9 +207,9 @@ class Store:
         """Newest first, of one model or of all."""
         return self._read(lambda c: selftests.find(c, model_id, limit))
 
-    def newest_selftest(self, model_id: str, model_hash: str, drafter_hash: str) -> SelfTestRow | None:
+    def standing_selftest(self, model_id: str, model_hash: str, drafter_hash: str) -> SelfTestRow | None:
         """The last result of these weights with this drafter."""
-        return self._read(lambda c: selftests.newest(c, model_id, model_hash, drafter_hash))
+        return self._read(lambda c: selftests.standing(c, model_id, model_hash, drafter_hash))
 
     # ---- models -----------------------------------------------------------------------------------------------------
 

@@ -63,9 +63,9 @@ async def start_selftest(
 
 @router.get("/engines/{engine_id}/selftest")
 async def get_selftest(engine_id: str, parts: Services = Depends(services)) -> EngineSelfTest:
-    """The last result of an engine's pair, and whether one runs."""
+    """The result that an engine's pair stands by, and whether a self-test runs."""
     engine = parts.engines.of_run(engine_id)
-    found = parts.selftests.newest(engine)
+    found = parts.selftests.standing(engine)
     result = None if found is None else SelfTest.model_validate(found)
     return EngineSelfTest(**parts.selftests.state(engine), result=result)
 

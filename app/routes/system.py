@@ -20,7 +20,7 @@ from app.saved_settings import setting_fault
 from app.security import SESSION_COOKIE, session_token
 from app.selftests import SelfTests
 from app.services import Services, services
-from app.speculation import speculation_view
+from app.speculation import speculation_view, with_acceptance
 from app.speculation_schemas import SelfTestState, Speculation
 from app.version import app_version
 
@@ -135,7 +135,9 @@ def _engine(engine: Engine, selftests: SelfTests) -> schemas.Engine:
         message = supervisor.ready
         names = ("device", "device_name", "dtype", "exactness", "exactness_reason", "kernels", "load_s")
         ready = {name: getattr(message, name) for name in (*names, "num_kv_blocks", "block_size", "max_model_len")}
-        ready["effective_settings"] = [dataclasses.asdict(setting) for setting in engine.effective_settings]
+        proposers = supervisor.stats.proposers if supervisor.stats is not None else []
+        settings = with_acceptance(engine.effective_settings, proposers)
+        ready["effective_settings"] = [dataclasses.asdict(setting) for setting in settings]
         ready["memory"] = struct_fields(message.memory)
     return schemas.Engine(
         id=supervisor.run_id,

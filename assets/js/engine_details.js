@@ -1,6 +1,6 @@
 // What became of the operator's wishes in a loaded engine, and what was lost with one that failed: nothing is silent.
 
-import { button, h, icon } from "./dom.js";
+import { button, fill, h, icon } from "./dom.js";
 import { bytes, clock, number, t, word } from "./i18n.js";
 import { startLoad } from "./jobs.js";
 import { logTail } from "./job_line.js";
@@ -10,10 +10,18 @@ import { toast } from "./toast.js";
 const SHOWN_LOST = 8;
 const PARTS = ["weights_bytes", "draft_weights_bytes", "kv_bytes", "workspace_bytes", "runtime_bytes"];
 
-/** Of a ready engine: exactness, each setting as it was asked for and as it is, and its log. */
+/** Of a ready engine: exactness, each setting as it was asked for and as it is, and its log. {element, update(engine)}:
+ * reasons may name figures that go on, so the settings are brought up to date in place. */
 export function engineFacts(engine) {
-  const settings = engine.effective_settings ?? [];
-  return h(
+  const settings = h("div", {});
+  let shown = "";
+  function update(engine) {
+    const found = engine.effective_settings ?? [];
+    if (JSON.stringify(found) === shown) return;
+    shown = JSON.stringify(found);
+    fill(settings, found.length ? settingsTable(found) : h("p", { class: "pz-hint" }, t("mod_effective_none")));
+  }
+  const element = h(
     "details",
     { class: "pz-log pz-engine-facts" },
     h(
@@ -27,9 +35,11 @@ export function engineFacts(engine) {
     ),
     h("p", { class: "pz-hint" }, `${t("exactness")}: ${word("exactness", engine.exactness)}. ${engine.exactness_reason ?? ""}`),
     h("p", {}, h("strong", {}, t("mod_effective"))),
-    settings.length ? settingsTable(settings) : h("p", { class: "pz-hint" }, t("mod_effective_none")),
+    settings,
     logTail(engine.log_tail),
   );
+  update(engine);
+  return { element, update };
 }
 
 /** A row a setting, and under it the reason over the whole width: cards are narrow. */

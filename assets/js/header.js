@@ -126,7 +126,7 @@ function showState(view, state) {
   view.chip.title = engine?.error ?? view.chip.textContent;
   showNames(view, state, engine);
   setText(view.details, details(engine));
-  view.flag.hidden = !state.engines.some((each) => each.selftest === "failed");
+  view.flag.hidden = !state.engines.some((each) => each.selftest_failed);
   showMemory(view, state, engine);
   setText(view.tokensValue, rate(engine?.generation_tokens_per_s));
   setText(view.ttftValue, seconds(engine?.ttft_p95_s));

@@ -124,8 +124,10 @@ export function receipt(job) {
     return t(`race_verdict_${result.speedup.verdict}`, { value: number(result.speedup.value, 2) });
   if (job.kind === "selftest" && result.state) return word("verdict", result.state);
   if (job.kind === "quantize" && result.model_id) return t("made", { model: result.model_id });
-  if (job.kind === "train-drafter" && result.drafter_id)
+  if (job.kind === "train-drafter" && result.drafter_id) {
+    if (!result.path) return t("mod_trained_none", { drafter: result.drafter_id });
     return t(result.finished ? "mod_trained" : "mod_trained_part", { drafter: result.drafter_id });
+  }
   if (job.kind === "benchmark" && result.rows) return headline(result.rows);
   return t("job_done");
 }

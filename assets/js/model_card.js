@@ -6,7 +6,7 @@ import { openDoctorDialog } from "./doctor_dialog.js";
 import { button, h, icon, iconButton } from "./dom.js";
 import { factList } from "./fact_list.js";
 import { openBenchmarkDialog } from "./benchmark_dialog.js";
-import { crashReport, engineFacts } from "./engine_details.js";
+import { crashReport } from "./engine_details.js";
 import { bytes, number, parameters, t, timeAgo, word } from "./i18n.js";
 import { jobLine } from "./job_line.js";
 import { jobOutcome } from "./job_outcome.js";
@@ -20,7 +20,7 @@ import { unloadModel } from "./unload_dialog.js";
 
 /**
  * context: {job, engine, differences (what a reload would change), refresh}, and what is brought up to date in place:
- * speculation (a speculationLine), idle (an idleLine), jobLine.
+ * speculation (a speculationLine), idle (an idleLine), facts (engineFacts, null unless it is ready), jobLine.
  */
 export function modelCard(row, context) {
   return h(
@@ -44,7 +44,7 @@ export function modelCard(row, context) {
         ),
     context.job?.state === "failed" && context.engine?.state !== "failed" ? failure(context.job) : problem(row, context.engine),
     context.engine?.state === "ready"
-      ? [context.speculation.element, context.idle.element, reloadHint(row, context.differences), engineFacts(context.engine)]
+      ? [context.speculation.element, context.idle.element, reloadHint(row, context.differences), context.facts.element]
       : null,
     context.job && (isRunning(context.job) || context.job.kind === "unload") ? context.jobLine.element : null,
     h("div", { class: "pz-actions" }, actions(row, context)),
@@ -70,9 +70,12 @@ function licence(row) {
   return h("a", { href: row.license_url, target: "_blank", rel: "noopener noreferrer" }, name);
 }
 
+/** Whether the card of a row says if the model fits: of one that is in memory it does not. */
+export const showsFit = (row) => !["loaded", "loading", "unloading", "broken"].includes(row.state);
+
 function fit(row) {
   const { fits, needed_bytes: needed, available_bytes: available, short_by_bytes: short } = row.fit;
-  if (["loaded", "loading", "unloading", "broken"].includes(row.state)) return null;
+  if (!showsFit(row)) return null;
   const numbers = { needed: bytes(needed), available: bytes(available), short: bytes(short) };
   return h(
     "p",

@@ -2,13 +2,14 @@
 
 import { api } from "./api.js";
 import { button, fill, h } from "./dom.js";
+import { engineFacts } from "./engine_details.js";
 import { t } from "./i18n.js";
 import { idleLine } from "./idle_line.js";
 import { JobList } from "./job_list.js";
 import { allJobs, cancelJob, latestJob, watchJobs } from "./jobs.js";
 import { createJobLine } from "./job_line.js";
 import { live } from "./live.js";
-import { modelCard } from "./model_card.js";
+import { modelCard, showsFit } from "./model_card.js";
 import { openAddDialog } from "./pull_dialog.js";
 import { mountReceipts } from "./receipts.js";
 import { speculationLine } from "./speculation_line.js";
@@ -154,14 +155,15 @@ function sync(parent, rows, contextOf, emptyText) {
     const context = contextOf(row);
     const { job, engine } = context;
     const key = JSON.stringify([
-      row,
+      showsFit(row) ? row : { ...row, fit: null }, // what is free changes all the time
       job && [job.id, job.state],
       context.differences,
-      engine && [engine.state, engine.effective_settings, engine.speculation?.proposers.length, engine.error],
+      engine && [engine.state, settingsKey(engine), engine.speculation?.proposers.length, engine.error],
     ]);
     const node = known.get(key) ?? newCard(row, context, key);
     if (engine) node.parts.speculation.update(engine);
     if (engine) node.parts.idle.update(engine);
+    if (engine) node.parts.facts?.update(engine);
     if (job) node.parts.jobLine.update(job);
     return node;
   });
@@ -169,8 +171,12 @@ function sync(parent, rows, contextOf, emptyText) {
   else fill(parent, h("p", { class: "pz-empty" }, emptyText));
 }
 
+/** Which settings there are, without their reasons: these may name figures that go on. */
+const settingsKey = (engine) => engine.effective_settings?.map(({ name, effective }) => [name, effective]);
+
 function newCard(row, context, key) {
   const parts = {
+    facts: context.engine?.state === "ready" ? engineFacts(context.engine) : null,
     speculation: speculationLine(),
     idle: idleLine(context.refresh),
     jobLine: createJobLine(() => cancelJob(latestJob(row.id).id)),

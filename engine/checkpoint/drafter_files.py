@@ -81,15 +81,16 @@ def read_drafter(path: Path) -> DrafterFile:
     return _read_eagle(path, values, found, tensors) if kind == "eagle" else _read_medusa(path, values, found, tensors)
 
 
-def shipped_drafter(info: CheckpointInfo, folder: Path = SHIPPED) -> Path | None:
-    """The drafter that comes with Pizarra for these very weights, or None."""
+def shipped_drafter(info: CheckpointInfo, folder: Path = SHIPPED, kind: str = "") -> Path | None:
+    """The drafter that comes with Pizarra for these very weights, or None. kind: "" for any."""
     candidates = sorted(path.parent for path in folder.glob("*/config.json"))
     if not candidates:
         return None
     fingerprint = weights_fingerprint(info)
     for candidate in candidates:
         values = read_json_object(candidate / "config.json")
-        if read_drafter_fields(candidate / "config.json", values).fingerprint == fingerprint:
+        found = read_drafter_fields(candidate / "config.json", values)
+        if found.fingerprint == fingerprint and (not kind or found.kind in ("", kind)):
             return candidate
     return None
 

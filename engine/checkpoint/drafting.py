@@ -21,6 +21,7 @@ from engine.vocab_map import VocabMap, VocabMapError, map_vocabs
 
 BY_DRAFTER = ("draft_model", "eagle", "medusa")
 PLAIN = "suffix"  # what serves where there is no drafter
+OTHER_WEIGHTS = "loaded, for other weights"  # the setting of a drafter that is tied to others than the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ def _with_shipped(info: CheckpointInfo, wish: str) -> Drafting:
     """The drafter that comes with Pizarra for these weights, where there is one of the kind that is wanted."""
     reason = "there is no drafter for this model"
     try:
-        path = None if info.config.transformers_class else shipped_drafter(info)
+        kind = wish if wish in BY_DRAFTER else ""
+        path = None if info.config.transformers_class else shipped_drafter(info, kind=kind)
         drafter = None if path is None else read_drafter(path)
         if drafter is not None and wish == "auto" and not drafter.wins:
             reason = f"{drafter.path.name} is a drafter for it, but has not beaten {PLAIN} on the bench; hybrid uses it"
@@ -148,7 +150,7 @@ def _told(info: CheckpointInfo, drafter: DrafterFile, *, in_codes: bool) -> list
             "it was trained for other weights of this shape, and may be right less often; the measured acceptance "
             "decides whether it is used"
         )
-        settings.append(EffectiveSetting("drafter", str(drafter.path), "loaded, for other weights", reason))
+        settings.append(EffectiveSetting("drafter", str(drafter.path), OTHER_WEIGHTS, reason))
     if in_codes:
         reason = "the model's matrices are codes, so the drafter's are quantised as they are read, in groups of 32"
         settings.append(EffectiveSetting("drafter dtype", "as stored", "8-bit codes", reason))

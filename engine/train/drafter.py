@@ -1,7 +1,8 @@
 """The job `train-drafter`: text that the model writes, a drafter trained on it, and its folder.
 
 Owns the order of the work and the stages that are told of. Invariant: whatever ends a stretch, text and checkpoint are
-kept for the same call to go on from; a drafter that is written bears figures measured on its own weights.
+kept for the same call to go on from; a drafter that is written bears figures measured on its own weights. A stretch
+whose time was over before it had learned anything writes none: its result has no output.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import json
 import os
 import platform
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from engine.checkpoint.fingerprint import weights_fingerprint
 from engine.config import GIB
 from engine.train.compute import rounded_products
 from engine.train.drafter_eagle import EagleDrafter, layer_config
-from engine.train.drafter_export import Provenance, read_weights, warm_weights, write_drafter
+from engine.train.drafter_export import Provenance, read_older, warm_weights, write_drafter
 from engine.train.drafter_features import FeatureStore
 from engine.train.drafter_loop import Hooks, Loop, LoopOptions, progress_line
 from engine.train.drafter_measure import Acceptance, Drafter
@@ -31,6 +31,7 @@ from engine.train.drafter_optimiser import Schedule
 from engine.train.drafter_request import TrainRequest, check_train_model, read_train_request
 from engine.train.drafter_state import TrainingState, fresh_state, read_state, save_state
 from engine.train.drafter_stories import DRAWS
+from engine.train.drafter_stretch import Stretch, TimeOver
 from engine.train.drafter_target import Target, default_feature_layers
 from engine.train.drafter_text import TextWish, answer_tokens_of, write_text
 from engine.train.drafter_turns import turns_of
@@ -95,9 +96,35 @@ class _Training:
     def run(self) -> dict[str, Any]:
         request = self.request
         request.folder.mkdir(parents=True, exist_ok=True)
+        stretch = Stretch(request.folder, request.minutes)
+        try:
+            return self._work(stretch)
+        except TimeOver as over:
+            reason = f"the {request.minutes:g} minutes were over while {over}; the same call goes on from there"
+            return {"output": "", "finished": False, "reason": reason, "message": reason}
+        finally:
+            if request.folder.is_dir():  # removed where all is done
+                stretch.keep()
+
+    def _work(self, stretch: Stretch) -> dict[str, Any]:
+        request = self.request
         state = read_state(request.folder, self.identity, self.device)
-        text_wish = TextWish(
+        self.learned_from = self._text(stretch)
+        stretch.check("the text was complete and the training was about to begin")
+        self.report("target", 0, 0, "reading the model's weights")
+        target = Target(self.source, self.layers, request.longest, self.device, work_dtype(self.device))
+        drafter: Drafter = DRAFTERS[request.kind](self.source.config, request.longest, self.device)
+        state = state or self._begin(drafter, target)
+        store = FeatureStore(target, request.folder, self.fingerprint, request.feature_gib * GIB)
+        loop = Loop(drafter, target, store, state, self._options(stretch))
+        self._loop(loop, state, stretch)
+        return self._finish(state, stretch)
+
+    def _text(self, stretch: Stretch) -> list[Path]:
+        request = self.request
+        wish = TextWish(
             request.model,
+            self.fingerprint,
             request.folder,
             request.tokens,
             request.seed,
@@ -106,28 +133,22 @@ class _Training:
             request.answer_tokens,
             request.threads,
         )
-        self.learned_from = write_text(
-            text_wish, lambda done, total: self.report("text", done, total, "the model writes what is learned from")
-        )
-        self.report("target", 0, 0, "reading the model's weights")
-        target = Target(self.source, self.layers, request.longest, self.device, work_dtype(self.device))
-        drafter: Drafter = DRAFTERS[request.kind](self.source.config, request.longest, self.device)
-        state = state or self._begin(drafter, target)
-        store = FeatureStore(target, request.folder, self.fingerprint, request.feature_gib * GIB)
-        loop = Loop(drafter, target, store, state, self._options())
-        self._loop(loop, state)
-        return self._finish(state)
 
-    def _options(self) -> LoopOptions:
+        def report(done: int, total: int) -> None:
+            self.report("text", done, total, "the model writes what is learned from")
+            stretch.check(f"the model wrote text ({done:,} of {total:,} tokens)")
+
+        return write_text(wish, report)
+
+    def _options(self, stretch: Stretch) -> LoopOptions:
         request = self.request
-        deadline = None if request.minutes is None else time.monotonic() + 60 * request.minutes
         return LoopOptions(
             Schedule(request.learning_rate),
             steps=request.steps,
             batch_tokens=request.batch_tokens,
             measure_every=request.measure_every,
             passes=request.passes,
-            deadline=deadline,
+            is_over=stretch.is_over,
             seed=request.seed,
         )
 
@@ -138,11 +159,13 @@ class _Training:
         chosen = choose_vocabulary(counts, request.vocabulary, self.vocab.eos_token_ids)
         weights = drafter.initial(target, chosen, torch.Generator().manual_seed(request.seed))
         if request.warm_start is not None:
-            older, known = read_weights(request.warm_start, request.kind, self.source.info, self.fingerprint)
-            weights = warm_weights(weights, chosen, older, known)
+            older = read_older(request.warm_start, request.kind, self.source.info, self.fingerprint)
+            state = fresh_state(warm_weights(weights, chosen, older.weights, older.chosen), chosen, self.device)
+            state.predecessor = older.training
+            return state
         return fresh_state(weights, chosen, self.device)
 
-    def _loop(self, loop: Loop, state: TrainingState) -> None:
+    def _loop(self, loop: Loop, state: TrainingState, stretch: Stretch) -> None:
         log = self.request.folder / "measured.jsonl"
 
         def measured(found: Acceptance) -> None:
@@ -161,16 +184,20 @@ class _Training:
                 stream.write(json.dumps(line) + "\n")
             self.report("measured", place.learned, 0, json.dumps(line))
 
+        def save() -> None:
+            save_state(self.request.folder, state, self.identity)
+            stretch.keep()
+
         hooks = Hooks(
             report=lambda done, total, message: self.report("train", done, total, message),
-            save=lambda: save_state(self.request.folder, state, self.identity),
+            save=save,
             measured=measured,
         )
         loop.run(self.learned_from, hooks)
         if self.acceptance is None:  # nothing was left to do: all passes had been made
             loop.measure(hooks)
 
-    def _finish(self, state: TrainingState) -> dict[str, Any]:
+    def _finish(self, state: TrainingState, stretch: Stretch) -> dict[str, Any]:
         request, place = self.request, state.place
         assert self.acceptance is not None
         self.report("write", 0, 0, f"writing {request.output.name}")
@@ -179,7 +206,7 @@ class _Training:
             request.model_id or _model_id(self.source),
             self.fingerprint,
             self.layers if request.kind == "eagle" else (),
-            self._training(state),
+            self._training(state, stretch.seconds),
             self.acceptance.as_json(),
         )
         nbytes = write_drafter(
@@ -207,7 +234,8 @@ class _Training:
             "message": message,
         }
 
-    def _training(self, state: TrainingState) -> dict[str, Any]:
+    def _training(self, state: TrainingState, whole_s: float) -> dict[str, Any]:
+        """The record of how it was trained. whole_s: of all stretches, whatever was done in them."""
         request, place = self.request, state.place
         answers, _ = count_tokens(self.learned_from, self.source.config.vocab_size)
         draws = ", ".join(
@@ -227,11 +255,13 @@ class _Training:
             "batch_tokens": place.span("batch_tokens"),
             "learning_rate": place.span("learning_rate"),
             "seconds": round(place.seconds),
+            "whole_seconds": round(whole_s),
             "seed": request.seed,
             "dtype": str(work_dtype(self.device)).removeprefix("torch."),
             "machine": f"{self.device.type}, {request.threads} threads, {platform.machine()}, {os.cpu_count()} cores",
             "begun_from": "" if request.warm_start is None else request.warm_start.name,
         }
+        figures |= {"predecessor": state.predecessor} if state.predecessor else {}
         return figures | ({"num_heads": NUM_HEADS} if request.kind == "medusa" else {})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,11 +73,23 @@ def write_drafter(
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def read_weights(folder: Path, kind: str, info: CheckpointInfo, fingerprint: str) -> tuple[dict[str, Tensor], Tensor]:
-    """fp32 weights and the reduced vocabulary of a drafter made here, to begin from. Refusal for another's."""
+@dataclass(frozen=True, slots=True)
+class OlderDrafter:
+    """One to begin from. weights: fp32. chosen int64 [n]: its reduced vocabulary. training: as its config.json says how
+    it was trained, with its name."""
+
+    weights: dict[str, Tensor]
+    chosen: Tensor
+    training: dict[str, Any]
+
+
+def read_older(folder: Path, kind: str, info: CheckpointInfo, fingerprint: str) -> OlderDrafter:
+    """A drafter made here, to begin from. Refusal for another's."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))["pizarra"]
         found_kind, found_target = config["kind"], config["target"]["fingerprint"]
+        training = {"name": folder.name, **config["training"]}
+        list(_predecessors({"predecessor": training}))  # the new drafter's card will need all of it
         tensors = load_file(folder / "model.safetensors")
     except Exception as error:  # safetensors has its own kinds
         raise Refusal(f"{folder}: is no drafter that was made here ({error}); leave it out to begin anew") from error
@@ -87,7 +99,7 @@ def read_weights(folder: Path, kind: str, info: CheckpointInfo, fingerprint: str
             f"{info.path.name} ({fingerprint[:12]}); give one of the same, or leave it out to begin anew"
         )
     chosen = tensors.pop("d2t") + torch.arange(int(tensors.pop("t2d").sum()))
-    return {name: tensor.float() for name, tensor in tensors.items()}, chosen
+    return OlderDrafter({name: tensor.float() for name, tensor in tensors.items()}, chosen, training)
 
 
 def warm_weights(
@@ -197,7 +209,6 @@ def _facts(config: Mapping[str, Any], made: Provenance, licence: str) -> list[st
     batches = f"batches of {training['batch_tokens']} tokens"
     rate = f"AdamW at {training['learning_rate']}, falling at the end, {batches}, running average of the weights"
     passes = f"{training['trained_tokens']:,} tokens with their conversations, each pass over the text counted"
-    where = f"{training['machine']}, {training['dtype']}"
     covered = f"The reduced vocabulary covers {100 * training['coverage']:.1f} % of them."
     steps = f"{training['steps']:,} steps of the optimiser, {training['unrolled_steps']} unrolled steps each"
     facts = [
@@ -207,11 +218,31 @@ def _facts(config: Mapping[str, Any], made: Provenance, licence: str) -> list[st
         f"- Text: {training['text']}",
         f"- Size of the text: {training['text_tokens']:,} tokens of answers. {covered}",
         f"- Training: {training['learned_positions']:,} positions of answers ({passes}) in {steps}; {rate}.",
-        f"- Cost: {training['seconds'] / 60:.0f} minutes on {where}. Seed {training['seed']}.",
+        f"- Cost: {_cost(training)}. Seed {training['seed']}.",
+        *_predecessors(training),
     ]
-    if training.get("begun_from"):
-        facts.append(f"- Begun from: {training['begun_from']}.")
     return [*facts, f"- Date: {datetime.now(UTC).date().isoformat()}."]
+
+
+def _cost(training: Mapping[str, Any]) -> str:
+    """Earlier versions counted the optimiser's steps alone."""
+    where = f"on {training['machine']}, {training['dtype']}"
+    steps = f"{training['seconds'] / 60:.0f} minutes"
+    if "whole_seconds" not in training:
+        untimed = "writing the text, computing the target's states and measuring were not timed"
+        return f"{steps} of the optimiser's steps {where}; {untimed}"
+    return f"{training['whole_seconds'] / 60:.0f} minutes {where}, {steps} of them in the optimiser's steps"
+
+
+def _predecessors(training: Mapping[str, Any]) -> Iterator[str]:
+    """What it was begun from, and what that was: their training is in its weights, too."""
+    what = "Begun from"
+    while training := training.get("predecessor", {}):
+        learned = f"{training['learned_positions']:,} positions of answers in {training['steps']:,} steps"
+        text = f"a text of {training['text_tokens']:,} tokens of answers"
+        cost = f"Cost: {_cost(training)}. Seed {training['seed']}."
+        yield f"- {what} an earlier drafter of this model, {training['name']}: {learned} over {text}. {cost}"
+        what = "And that from"
 
 
 def _table(found: Mapping[str, Any]) -> list[str]:

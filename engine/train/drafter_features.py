@@ -1,13 +1,14 @@
 """The target's states of whole shards, kept on disk as long as there is room: the target runs once for each text.
 
 Owns the files `features-NAME.safetensors` and their limit. Knows no drafter. Invariant: a file is complete or not
-there, and belongs to the target and the layers that its header names; another one is made anew.
+there, and belongs to the target and the layers that its header names; another one is made anew. What was computed when
+the work was stopped lies in `features-NAME.part.safetensors`, if there was room, and is gone on with.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,17 +44,23 @@ class FeatureStore:
         self._identity = json.dumps([identity, list(target.feature_layers), str(target.dtype)])
 
     def states(self, name: str, shard: Shard, report: Callable[[int, int], None]) -> ShardStates:
-        """Those of the shard of that name; report(done, total) tells of the tokens while they are computed."""
+        """Those of the shard of that name; report(done, total) tells of the tokens while they are computed, and may
+        raise between two groups of them."""
         path = self._folder / f"features-{name}.safetensors"
         if path.is_file() and self._is_ours(path, shard):
             return ShardStates(**load_file(path))
-        tensors = self._compute(shard, report)
-        size = sum(tensor.nbytes for tensor in tensors.values())
-        if self._used() + size <= self._limit:
-            writing = path.with_suffix(".tmp")
-            save_file(tensors, writing, {"of": self._identity})
-            writing.replace(path)
+        part = path.with_suffix(".part.safetensors")
+        tensors = self._compute(shard, part, report)
+        part.unlink(missing_ok=True)  # its room is the whole's
+        self._save(path, tensors, {})
         return ShardStates(**tensors)
+
+    def _save(self, path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
+        """Where there is room."""
+        if self._used() + sum(tensor.nbytes for tensor in tensors.values()) <= self._limit:
+            writing = path.with_suffix(".tmp")
+            save_file(tensors, writing, {"of": self._identity} | notes)
+            writing.replace(path)
 
     def _is_ours(self, path: Path, shard: Shard) -> bool:
         with safe_open(str(path), framework="pt") as stored:
@@ -63,31 +70,54 @@ class FeatureStore:
     def _used(self) -> int:
         return sum(path.stat().st_size for path in self._folder.glob("features-*.safetensors"))
 
-    def _compute(self, shard: Shard, report: Callable[[int, int], None]) -> dict[str, Tensor]:
-        target, count = self._target, len(shard.token_ids)
-        hidden = target.config.hidden_size
-        features = torch.empty(count, len(target.feature_layers) * hidden, dtype=target.dtype)
-        final = torch.empty(count, hidden, dtype=target.dtype)
-        log_sum, top = torch.zeros(count), torch.zeros(count, dtype=torch.int32)
+    def _compute(self, shard: Shard, part: Path, report: Callable[[int, int], None]) -> dict[str, Tensor]:
+        """All of them, or up to where `report` raises: what there is then is kept in `part` for the next time."""
+        count, done = len(shard.token_ids), 0
+        tensors, known = self._begun(shard, part)
         ends = shard.lengths.cumsum(0).tolist()
-        done = 0
-        for rows in alike(shard.lengths, _TOKENS_AT_ONCE):
+        for group, rows in enumerate(alike(shard.lengths, _TOKENS_AT_ONCE)):
             spans = [(ends[row] - int(shard.lengths[row]), ends[row]) for row in rows]
-            longest = max(end - start for start, end in spans)
-            padded = torch.zeros(len(rows), -(-longest // _ALIKE) * _ALIKE, dtype=torch.int64)
-            for row, (start, end) in enumerate(spans):
-                padded[row, : end - start] = shard.token_ids[start:end]
-            states = target.states(padded.to(target.device))
-            for row, (start, end) in enumerate(spans):
-                kept = states.final[row, : end - start]
-                at = learned_positions(shard.kinds[start:end])
-                sums, tops = target.summary(kept[at.to(kept.device)])
-                features[start:end] = states.features[row, : end - start].cpu()
-                final[start:end] = kept.cpu()
-                log_sum[start + at], top[start + at] = sums.cpu(), tops.int().cpu()
-                done += end - start
-            report(done, count)
-        return {"features": features, "final": final, "log_sum": log_sum, "top": top}
+            done += sum(end - start for start, end in spans)
+            if group < known:
+                continue
+            self._group(shard, spans, tensors)
+            try:
+                report(done, count)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                self._save(part, tensors, {"groups": str(group + 1)})
+                raise
+        return tensors
+
+    def _begun(self, shard: Shard, part: Path) -> tuple[dict[str, Tensor], int]:
+        """Tensors to write into, and how many groups of rows they hold already."""
+        if part.is_file() and self._is_ours(part, shard):
+            with safe_open(str(part), framework="pt") as stored:
+                return load_file(part), int(stored.metadata()["groups"])
+        count, hidden, dtype = len(shard.token_ids), self._target.config.hidden_size, self._target.dtype
+        tensors = {
+            "features": torch.empty(count, len(self._target.feature_layers) * hidden, dtype=dtype),
+            "final": torch.empty(count, hidden, dtype=dtype),
+            "log_sum": torch.zeros(count),
+            "top": torch.zeros(count, dtype=torch.int32),
+        }
+        return tensors, 0
+
+    def _group(self, shard: Shard, spans: Sequence[tuple[int, int]], tensors: Mapping[str, Tensor]) -> None:
+        """One pass of the target, over the conversations at `spans` of the shard."""
+        target = self._target
+        longest = max(end - start for start, end in spans)
+        padded = torch.zeros(len(spans), -(-longest // _ALIKE) * _ALIKE, dtype=torch.int64)
+        for row, (start, end) in enumerate(spans):
+            padded[row, : end - start] = shard.token_ids[start:end]
+        states = target.states(padded.to(target.device))
+        for row, (start, end) in enumerate(spans):
+            kept = states.final[row, : end - start]
+            at = learned_positions(shard.kinds[start:end])
+            sums, tops = target.summary(kept[at.to(kept.device)])
+            tensors["features"][start:end] = states.features[row, : end - start].cpu()
+            tensors["final"][start:end] = kept.cpu()
+            tensors["log_sum"][start + at], tensors["top"][start + at] = sums.cpu(), tops.int().cpu()
 
 
 def learned_positions(kinds: Tensor) -> Tensor:

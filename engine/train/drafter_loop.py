@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from engine.train.drafter_loss import soft_cross_entropy
 from engine.train.drafter_measure import Acceptance, Drafter, measure
 from engine.train.drafter_optimiser import Schedule, update
 from engine.train.drafter_state import Place, TrainingState
+from engine.train.drafter_stretch import TimeOver
 from engine.train.drafter_target import Target
 from engine.train.drafter_text import Shard, joined, read_shard
 from engine.train.drafter_vocabulary import reduced_ids
@@ -36,7 +37,7 @@ class LoopOptions:
     """steps: how deep drafts are unrolled; step_decay: what each weighs less than the one before it. likeliest: the
     share of the objective that is the target's likeliest token alone, the rest being its whole distribution.
     measure_every: learned positions between measurements. passes: over every shard, after which training has ended;
-    deadline: on the monotonic clock, None for none.
+    is_over: whether the time of the stretch is.
     """
 
     schedule: Schedule
@@ -46,7 +47,7 @@ class LoopOptions:
     batch_tokens: int = 2048
     measure_every: int = 100_000
     passes: int = 3
-    deadline: float | None = None
+    is_over: Callable[[], bool] = field(default=lambda: False)
     seed: int = 0
 
 
@@ -74,20 +75,32 @@ class Loop:
         self.loss, self._seen = 0.0, 0  # running mean, of a learned position and step; over the steps of this stretch
 
     def run(self, shards: Sequence[Path], hooks: Hooks) -> None:
-        """Until the passes are made or the deadline is over. Raises what `report` raises, behind a checkpoint."""
+        """Until the passes are made or the time is over. Raises what `report` raises, behind a checkpoint, and TimeOver
+        where the time was too short to learn anything."""
         place, options = self.state.place, self.options
         rate = options.schedule.rate
         place.begin({"steps": options.steps, "batch_tokens": options.batch_tokens, "learning_rate": rate})
         place.passes.extend([0] * (len(shards) - len(place.passes)))
         self._held = self._held_out(shards, hooks)
-        total = options.passes * len(shards)
-        while sum(min(done, options.passes) for done in place.passes) < total and not self._is_late():
-            if place.shard < 0:
-                place.shard, place.batch = place.passes.index(min(place.passes)), 0
-            self._shard(shards[place.shard], hooks)
+        begun, over = place.learned, TimeOver("the training was about to begin")
+        try:
+            while not self.is_done and not options.is_over():
+                if place.shard < 0:
+                    place.shard, place.batch = place.passes.index(min(place.passes)), 0
+                self._shard(shards[place.shard], hooks)
+        except TimeOver as error:  # in the states of a shard, which go on from there
+            over = error
+        if not self.is_done and place.learned == begun:
+            hooks.save()
+            raise over
         if place.measured_at < place.learned:
             self.measure(hooks)
         hooks.save()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all passes are made."""
+        return all(count >= self.options.passes for count in self.state.place.passes)
 
     def measure(self, hooks: Hooks) -> None:
         """The acceptance of the averaged weights, told to `hooks`."""
@@ -99,7 +112,7 @@ class Loop:
         """What is left of one shard."""
         place, options = self.state.place, self.options
         shard = read_shard(path)
-        states = self.store.states(path.stem, shard, lambda done, total: self._report(hooks, f"features {path.stem}"))
+        states = self.store.states(path.stem, shard, self._between_groups(hooks, f"features {path.stem}"))
         seed = f"{options.seed}/{place.passes[place.shard]}/{place.shard}"
         batches = batch_rows(shard, options.batch_tokens, seed, held_out=False)
         saved_at = time.monotonic()
@@ -117,13 +130,20 @@ class Loop:
             if time.monotonic() - saved_at >= _SAVE_EVERY_S:
                 hooks.save()
                 saved_at = time.monotonic()
-            if self._is_late():
+            if options.is_over():
                 return
         place.passes[place.shard] += 1
         place.shard, place.batch = -1, 0
 
-    def _is_late(self) -> bool:
-        return self.options.deadline is not None and time.monotonic() >= self.options.deadline
+    def _between_groups(self, hooks: Hooks, message: str) -> Callable[[int, int], None]:
+        """What is called while states are computed: tells of them, and stops where the time is over."""
+
+        def report(done: int, total: int) -> None:
+            self._report(hooks, message)
+            if self.options.is_over():
+                raise TimeOver(f"the model's states of the text were computed ({done:,} of {total:,} tokens)")
+
+        return report
 
     def _report(self, hooks: Hooks, message: str) -> None:
         place = self.state.place
@@ -200,7 +220,7 @@ class Loop:
         if not parts:
             raise Refusal("the text has no conversations to measure with; ask for more tokens")
         held = joined(parts)
-        states = self.store.states(HELD_OUT_NAME, held, lambda done, total: self._report(hooks, "held-out features"))
+        states = self.store.states(HELD_OUT_NAME, held, self._between_groups(hooks, "held-out features"))
         groups = batch_rows(held, 2 * self.options.batch_tokens, "held-out", held_out=True)
         batches = [make_batch(held, states, rows) for rows in groups]
         return [batch.to(self.target.device) for batch in batches if len(batch.learned)]

@@ -47,11 +47,12 @@ _SHARD_TOKENS = 140_000  # at most, about
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """See `engine.jobs`. tokens: of answers, to learn from. minutes: of training in this stretch, None for no limit.
-    passes: over the text. texts: a file of the operator's own, its paragraphs become questions. vocabulary: size of the
-    reduced one. steps: how deep drafts are unrolled. longest: tokens of a conversation. feature_gib: disk for the
-    target's states. warm_start: a drafter to begin from. model_id: what the card calls the target. work: where text and
-    checkpoints are kept; absent: beside the output, and removed once all passes are made.
+    """See `engine.jobs`. tokens: of answers, to learn from. minutes: that this stretch may take from its beginning,
+    None for no limit; the last measurement and the writing of the drafter come behind them. passes: over the text.
+    texts: a file of the operator's own, its paragraphs become questions. vocabulary: size of the reduced one. steps:
+    how deep drafts are unrolled. longest: tokens of a conversation. feature_gib: disk for the target's states.
+    warm_start: a drafter to begin from. model_id: what the card calls the target. work: where text and checkpoints are
+    kept; absent: beside the output, and removed once all passes are made.
     """
 
     model: Path

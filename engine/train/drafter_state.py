@@ -33,7 +33,7 @@ class Place:
     steps: int = 0
     tokens: int = 0  # of conversations, padding not counted
     learned: int = 0  # positions of answers
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the optimiser's steps alone; `drafter_stretch` counts the whole
     measured_at: int = 0  # learned positions at the last measurement
     settings: list[dict[str, float]] = field(default_factory=list)  # of the stretches so far, where they changed
 
@@ -50,12 +50,15 @@ class Place:
 
 @dataclass(slots=True)
 class TrainingState:
-    """tensors: part -> name -> fp32 tensor. chosen int64 [n]: the reduced vocabulary. curve: what was measured."""
+    """tensors: part -> name -> fp32 tensor. chosen int64 [n]: the reduced vocabulary. curve: what was measured.
+    predecessor: how the drafter that this run began from was trained, as its config.json says, with its name; else
+    empty. It is kept here because that folder may be replaced by what this run makes."""
 
     tensors: dict[str, dict[str, Tensor]]
     chosen: Tensor
     place: Place
     curve: list[dict[str, Any]]
+    predecessor: dict[str, Any] = field(default_factory=dict)
 
 
 def fresh_state(weights: Mapping[str, Tensor], chosen: Tensor, device: torch.device) -> TrainingState:
@@ -70,7 +73,12 @@ def save_state(folder: Path, state: TrainingState, identity: Mapping[str, Any]) 
     """Writes the checkpoint."""
     tensors = {f"{part}/{name}": one.cpu() for part in PARTS for name, one in state.tensors[part].items()}
     tensors["chosen"] = state.chosen.cpu()
-    notes = {"identity": dict(identity), "place": asdict(state.place), "curve": state.curve}
+    notes = {
+        "identity": dict(identity),
+        "place": asdict(state.place),
+        "curve": state.curve,
+        "predecessor": state.predecessor,
+    }
     writing = folder / f"{FILE}.tmp"
     save_file(tensors, writing, {"notes": json.dumps(notes)})
     writing.replace(folder / FILE)
@@ -86,6 +94,7 @@ def read_state(folder: Path, identity: Mapping[str, Any], device: torch.device) 
             notes = json.loads(stored.metadata()["notes"])
             found = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a dict
         place, curve, other = Place(**notes["place"]), list(notes["curve"]), notes["identity"]
+        predecessor = dict(notes.get("predecessor", {}))  # a version that did not note it left text that is refused
         chosen = found.pop("chosen")
     except Exception as error:  # the library has its own kinds
         raise Refusal(f"{path}: cannot be read ({error}); remove the folder to start anew") from error
@@ -100,4 +109,4 @@ def read_state(folder: Path, identity: Mapping[str, Any], device: torch.device) 
     for name, tensor in found.items():
         part, _, inner = name.partition("/")
         tensors[part][inner] = tensor.to(device)
-    return TrainingState(tensors, chosen, place, curve)
+    return TrainingState(tensors, chosen, place, curve, predecessor)

@@ -2,6 +2,8 @@
 
 Owns the engine that writes, the shards' files and what is cut as endless repetition. Knows no drafter. Invariant: a
 shard is complete or not there; shard `n` holds the same stories whenever and in however many stretches it is made.
+What was written of unfinished shards when the work was stopped lies in `unfinished.json`, answer by answer, and is told
+to the scripts again, so that the end of a stretch costs no more than the answers that were being written.
 """
 
 from __future__ import annotations
@@ -32,15 +34,18 @@ STORIES_PER_SHARD = 128
 HELD_OUT = 16  # one story in so many is measured with, never trained on
 _REQUESTS_AT_ONCE = 64
 _MOST_UNTOLD = 100  # stories in a row without room for a question
+UNFINISHED = "unfinished.json"
 _GRAM = 16  # tokens that are alike for a repetition to count
 _REPEATED = 48  # tokens in a row that repeat before an answer is cut
 
 
 @dataclass(frozen=True, slots=True)
 class TextWish:
-    """What to write: `tokens` of answers by `model` from `seed` on. texts: the operator's own."""
+    """What to write: `tokens` of answers by `model` from `seed` on. fingerprint: of the model's weights. texts: the
+    operator's own."""
 
     model: Path
+    fingerprint: str
     folder: Path
     tokens: int
     seed: int = 0
@@ -53,7 +58,13 @@ class TextWish:
     def recipe(self) -> dict[str, int | str]:
         """What shards must agree in to belong together."""
         digest = hashlib.blake2b("\n\n".join(self.texts).encode(), digest_size=8).hexdigest()
-        return {"seed": self.seed, "texts": digest, "longest": self.longest, "answer_tokens": self.answer_tokens}
+        return {
+            "model": self.fingerprint,
+            "seed": self.seed,
+            "texts": digest,
+            "longest": self.longest,
+            "answer_tokens": self.answer_tokens,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +129,14 @@ def shards_in(folder: Path) -> list[Path]:
 def write_text(wish: TextWish, report: Callable[[int, int], None]) -> list[Path]:
     """Writes shards until they hold as many tokens as wanted; returns their files. What is there is kept.
 
-    report(tokens written, tokens wanted) is called after every step, and may raise: then whole shards are kept.
+    report(tokens written, tokens wanted) is called after every step, and may raise: every answer that was complete is
+    kept. Refusal for text of another model or recipe that lies in the folder.
     """
     wish.folder.mkdir(parents=True, exist_ok=True)
     for path in shards_in(wish.folder):
-        _check_recipe(path, wish)
+        with safe_open(str(path), framework="pt") as stored:
+            _check_recipe(path, json.loads(stored.metadata()["recipe"]), wish)
+    replies = _read_unfinished(wish)
     done = sum(answer_tokens_of(path) for path in shards_in(wish.folder))
     if done < wish.tokens:
         context = min(wish.longest, read_checkpoint(wish.model).config.longest_context)
@@ -132,7 +146,7 @@ def write_text(wish: TextWish, report: Callable[[int, int], None]) -> list[Path]
         loaded = load_engine(wish.model, options, lambda stage, done, total, message: report(0, wish.tokens))
         teller = Storyteller(load_vocab(wish.model), wish.texts, wish.seed, context, wish.answer_tokens)
         try:
-            _Writer(loaded.engine, teller, wish, done, report).write()
+            _Writer(loaded.engine, teller, wish, done, replies, report).write()
         finally:
             del loaded
             gc.collect()
@@ -140,13 +154,34 @@ def write_text(wish: TextWish, report: Callable[[int, int], None]) -> list[Path]
     return shards_in(wish.folder)
 
 
-def _check_recipe(path: Path, wish: TextWish) -> None:
-    with safe_open(str(path), framework="pt") as stored:
-        found = json.loads(stored.metadata()["recipe"])
-    differing = [name for name, value in wish.recipe.items() if found.get(name, value) != value]
+def _check_recipe(path: Path, found: Mapping[str, int | str], wish: TextWish) -> None:
+    if "model" not in found:
+        raise Refusal(
+            f"{path}: does not say which weights wrote it, since an earlier version of Pizarra made it; choose another "
+            "output, or remove the folder"
+        )
+    differing = [name for name, value in wish.recipe.items() if found.get(name) != value]
     if differing:
-        what = ", ".join(f"{name} {found[name]!r}" for name in differing)
+        what = ", ".join(f"{name} {found.get(name)!r}" for name in differing)
         raise Refusal(f"{path}: was written with {what}; ask for the same, choose another output, or remove the folder")
+
+
+def _read_unfinished(wish: TextWish) -> dict[int, list[Written]]:
+    """Story -> what was written for it, of shards that were not finished."""
+    path = wish.folder / UNFINISHED
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        recipe = dict(found["recipe"])
+        replies = {
+            int(story): [Written(tuple(ids), bool(ended)) for ids, ended in told]
+            for story, told in found["stories"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refusal(f"{path}: cannot be read ({error}); remove the file, and its answers are written anew") from error
+    _check_recipe(path, recipe, wish)
+    return replies
 
 
 @dataclass(slots=True)
@@ -165,9 +200,16 @@ class _Writer:
     """Runs the scripts, as many at once as the engine has room for."""
 
     def __init__(
-        self, engine: Engine, teller: Storyteller, wish: TextWish, done: int, report: Callable[[int, int], None]
+        self,
+        engine: Engine,
+        teller: Storyteller,
+        wish: TextWish,
+        done: int,
+        replies: dict[int, list[Written]],
+        report: Callable[[int, int], None],
     ) -> None:
         self._engine, self._teller, self._wish, self._report = engine, teller, wish, report
+        self._replies = replies  # story -> all that was written for it, until its shard is saved
         self._done, self._pending = done, 0  # tokens of answers in shards, and in finished stories of others
         self._next = len(shards_in(wish.folder)) * STORIES_PER_SHARD
         self._running: dict[str, _Running] = {}
@@ -176,21 +218,38 @@ class _Writer:
 
     def write(self) -> None:
         """Until enough is written."""
-        while self._done < self._wish.tokens:
-            while len(self._running) < _REQUESTS_AT_ONCE:
-                self._begin()
-            for row in self._engine.step():
-                self._take(row)
-            self._report(min(self._done + self._pending, self._wish.tokens), self._wish.tokens)
+        try:
+            while self._done < self._wish.tokens:
+                while len(self._running) < _REQUESTS_AT_ONCE:
+                    self._begin()
+                for row in self._engine.step():
+                    self._take(row)
+                self._report(min(self._done + self._pending, self._wish.tokens), self._wish.tokens)
+        finally:
+            self._save_unfinished()
+
+    def _save_unfinished(self) -> None:
+        first = len(shards_in(self._wish.folder)) * STORIES_PER_SHARD
+        stories = {
+            story: [(one.token_ids, one.ended) for one in told]
+            for story, told in self._replies.items()
+            if story >= first and told
+        }
+        writing = self._wish.folder / f"{UNFINISHED}.tmp"
+        writing.write_text(json.dumps({"recipe": self._wish.recipe, "stories": stories}), encoding="utf-8")
+        writing.replace(self._wish.folder / UNFINISHED)
 
     def _begin(self) -> None:
         number, self._next = self._next, self._next + 1
         script = self._teller.script(number)
+        known = self._replies.setdefault(number, [])
         try:
             ask = next(script)
-        except StopIteration as end:  # no room for a question
+            for written in known:
+                ask = script.send(written)
+        except StopIteration as end:  # no room for a question, or told to its end in an earlier stretch
             self._keep(number, end.value)
-            self._untold += 1
+            self._untold += not known
             if self._untold > _MOST_UNTOLD:
                 raise Refusal(
                     f"conversations of {self._wish.longest} tokens are too short for this model's chat template and an "
@@ -229,6 +288,7 @@ class _Writer:
     def _go_on(self, one: _Running, written: Written) -> None:
         """Hands the script what was written; it asks for more, or has told its story."""
         del self._running[str(one.story)]
+        self._replies[one.story].append(written)
         try:
             ask = one.script.send(written)
         except StopIteration as end:
@@ -245,6 +305,8 @@ class _Writer:
             told = self._told.pop(first)
             self._pending -= sum(_count(talks) for talks in told.values())
             self._done += _save(shard_file(self._wish.folder, first), told, self._wish)
+            for number in told:
+                del self._replies[number]
             first += 1
 
 

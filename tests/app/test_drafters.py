@@ -100,6 +100,20 @@ def test_what_was_trained_here_for_these_very_weights_is_taken_by_itself(
     assert drafters.resolved(LoadOptions(drafter="shipped"), model).drafter.endswith("shipped")
 
 
+def test_a_kind_that_is_wished_for_is_never_served_by_the_other(drafters: Drafters, home: Path, tmp_path: Path) -> None:
+    model = Catalog(home, ASSETS, tmp_path / "hub").resolve(MODEL)
+    tied = weights_fingerprint(read_checkpoint(home / "models" / MODEL))
+
+    def chosen(speculation: str) -> str:
+        return Path(drafters.resolved(LoadOptions(speculation=speculation), model).drafter).name
+
+    write_drafter(home / "drafters" / "m-medusa", kind="medusa", fingerprint=tied)
+    assert chosen("eagle") == ""  # the engine still looks for a shipped one
+    assert (chosen("auto"), chosen("hybrid"), chosen("medusa")) == ("m-medusa",) * 3
+    write_drafter(home / "drafters" / "m-eagle", fingerprint=tied)
+    assert (chosen("eagle"), chosen("medusa")) == ("m-eagle", "m-medusa")
+
+
 @pytest.fixture
 def client(home: Path) -> Iterator[Client]:
     with serving(make_settings(home)) as client:

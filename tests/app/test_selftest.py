@@ -108,14 +108,20 @@ def test_a_pair_that_lies_is_flagged_wherever_it_is_loaded_again(tmp_path: Path)
                 return data
 
             client.until(lambda: header()["speculation"]["state"] == "failed")
-            assert header()["engines"][0]["selftest"] == "failed"
+            assert (header()["engines"][0]["selftest"], header()["engines"][0]["selftest_failed"]) == ("failed", True)
     with serving(make_settings(home)) as client:  # the pair is the same, so the verdict is
         client.load()
         assert engine_of(client)["selftest"]["state"] == "failed"
+        job, told = selftest(client, proposer="ngram")
+        assert job["result"]["state"] == "passed"  # which says nothing of the proposer that failed
+        assert (told["state"], told["flagged"], told["proposer"]) == ("failed", True, "suffix")
+        assert told["result"]["state"] == "failed"
+        assert engine_of(client)["speculation"]["verdict"]["state"] == "failed"
         selftest(client)
-        assert engine_of(client)["selftest"]["state"] == "passed"
+        shown = engine_of(client)["selftest"]
+        assert (shown["state"], shown["flagged"]) == ("passed", False)
         history = client.get("/api/selftests", params={"model": MODEL}).json()["selftests"]
-        assert [each["state"] for each in history] == ["passed", "failed"]
+        assert [each["state"] for each in history] == ["passed", "passed", "failed"]
         assert client.get("/api/selftests?model=other").json() == {"selftests": []}
         assert [each["state"] for each in client.get("/api/selftests?limit=1").json()["selftests"]] == ["passed"]
 

@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from app.speculation import with_acceptance
+from engine.checkpoint.drafting import OTHER_WEIGHTS
+from engine.config import EffectiveSetting
+from engine.core.speculation import ProposerStats
 from tests.app.harness import MODEL, make_home, make_settings, serving
 
 
@@ -35,3 +39,20 @@ def test_load_options_of_speculation_reach_the_engine(tmp_path_factory: pytest.T
                 assert response.status_code == 400, response.text
                 assert says in response.json()["detail"]
                 assert response.json()["param"].startswith("options")
+
+
+def test_the_warning_of_a_drafter_for_other_weights_says_how_many_of_its_tokens_were_accepted() -> None:
+    plain = EffectiveSetting("dtype", "auto", "bfloat16", "faster")
+    warning = EffectiveSetting("drafter", "/d", OTHER_WEIGHTS, "it was trained for other weights")
+    suffix = ProposerStats("suffix", drafts_total=900, drafted_total=900, judged_per_position_total=[900])
+
+    def told(*judged: int) -> list[EffectiveSetting]:
+        eagle = ProposerStats("eagle", 60, 1200, 300, judged_per_position_total=list(judged))
+        return with_acceptance([plain, warning], [suffix, eagle])
+
+    assert told(60, 39) == [plain, warning]
+    first, second = told(60, 40)
+    assert first == plain
+    measured = "of 1,200 tokens that it has drafted since the load 25.0% were accepted"
+    assert second.reason == f"it was trained for other weights; {measured}"
+    assert with_acceptance([plain, warning], []) == [plain, warning]

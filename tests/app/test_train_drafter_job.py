@@ -73,6 +73,18 @@ def test_a_drafter_is_trained_on_in_stretches_and_replaced(client: Client, home:
     assert [path.name for path in (home / "drafters").iterdir()] == [MADE]
 
 
+def test_a_stretch_that_was_too_short_for_a_drafter_says_so_and_leaves_the_older_one(
+    client: Client, home: Path
+) -> None:
+    train(client, minutes=1)
+    job = train(client, minutes=1, seed=14)
+    assert (job["state"], job["result"]["finished"], job["result"]["path"]) == ("succeeded", False, "")
+    assert job["message"] == "the 1 minutes were over while the model wrote text"
+    assert steps_of(home / "drafters" / MADE) == 2
+    told = client.get("/api/events").json()["events"][0]["message"]
+    assert told == f"{MADE} for {MODEL} is no drafter yet: {job['message']}"
+
+
 def test_the_process_is_told_the_wish(client: Client, home: Path, tmp_path: Path) -> None:
     texts, begun = tmp_path / "texts.txt", tmp_path / "begun"
     texts.write_text("Of wind and tide.")
@@ -176,6 +188,15 @@ def test_the_command_writes_where_it_is_told(home: Path, tmp_path: Path, monkeyp
     assert done.exit_code == 0, done.stderr
     assert "the same command trains on" in done.stdout
     assert steps_of(tmp_path / "mine") == 2
+
+
+def test_the_command_says_where_the_time_was_too_short(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIZARRA_JOBS_COMMAND", job_command())
+    done = run("train-drafter", MODEL, "--home", str(home), "--seed", "14")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        f"{MADE}: no drafter yet, the 1 minutes were over while the model wrote text.\n",
+    )
 
 
 @pytest.mark.parametrize(

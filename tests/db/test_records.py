@@ -105,8 +105,26 @@ def test_the_newest_self_test_of_a_pair_counts(store: Store) -> None:
     old, new = result("1", 5.0, state="failed"), result("2", 9.0)
     result("3", 11.0, drafter="d2", state="failed")
     result("4", 12.0, model="other")
-    assert store.newest_selftest("tiny", "m1", "d1") == new
-    assert store.newest_selftest("tiny", "m2", "d1") is None
+    assert store.standing_selftest("tiny", "m1", "d1") == new
+    assert store.standing_selftest("tiny", "m2", "d1") is None
     assert [row.id for row in store.list_selftests("tiny")] == ["3", "2", "1"]
     assert [row.id for row in store.list_selftests(limit=2)] == ["4", "3"]
     assert store.list_selftests("tiny")[-1] == old
+
+
+def test_a_failure_counts_until_a_later_test_of_the_same_proposer_passes(store: Store) -> None:
+    results = [
+        ("hybrid", "failed", "1 failed"),
+        ("ngram", "passed", "1 failed"),
+        ("hybrid", "inconclusive", "1 failed"),
+        ("suffix", "failed", "4 failed"),  # the newest of two failures
+        ("hybrid", "passed", "4 failed"),
+        ("suffix", "passed", "6 passed"),
+        ("ngram", "inconclusive", "7 inconclusive"),
+    ]
+    for number, (proposer, state, standing) in enumerate(results, 1):
+        row = SelfTestRow(str(number), "tiny", "r", "m", "d", proposer, state, number - 1, number, {}, [])
+        store.add_selftest(row).result()
+        found = store.standing_selftest("tiny", "m", "d")
+        assert found is not None
+        assert f"{found.id} {found.state}" == standing

@@ -132,6 +132,34 @@ def test_an_older_answer_does_not_come_behind_a_newer_one(tab: Tab, client: Clie
     assert tab.problems == []
 
 
+def test_a_figure_in_an_effective_setting_goes_on_while_the_settings_are_open(tab: Tab, client: Client) -> None:
+    if not client.get("/api/engines").json()["engines"]:
+        client.load()
+    reasons = ["for other weights", "for other weights; 43.0% were accepted"]
+
+    def answer(route: Route) -> None:
+        found = route.fetch()
+        told = found.json()
+        setting = {"name": "drafter", "requested": "/d", "effective": "loaded", "reason": reasons[0]}
+        told["engines"][0]["effective_settings"] = [setting]
+        route.fulfill(response=found, json=told)
+
+    page = tab.page
+    page.route("**/api/engines", answer)
+    tab.go("/models")
+    card = page.locator(f"[data-model={MODEL}]")
+    card.locator(".pz-engine-facts summary").first.click()
+    expect(card.locator(".pz-reason")).to_have_text("Reason: for other weights", timeout=WAIT_MS)
+    reasons.pop(0)
+    training = client.post(f"/api/models/{OTHER}/train-drafter", json={"output_id": "another"})  # so that it fetches
+    started = training.json()["job_id"]
+    expect(card.locator(".pz-reason")).to_have_text(f"Reason: {reasons[0]}", timeout=WAIT_MS)
+    expect(card.locator(".pz-reason")).to_be_visible()
+    client.post(f"/api/jobs/{started}/cancel")
+    client.until(lambda: client.get(f"/api/jobs/{started}").json()["finished_at"])
+    assert tab.problems == []
+
+
 def test_a_busy_engine_names_its_blockers_and_the_receipt_tells_what_came_back(tab: Tab, client: Client) -> None:
     page = tab.go("/models")
     body = {"model": MODEL, "messages": [{"role": "user", "content": "SLOW ENDLESS"}], "max_tokens": 400}

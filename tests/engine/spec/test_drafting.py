@@ -63,7 +63,7 @@ def for_target(target: Path, **overrides: Any) -> dict[str, Any]:
 
 def test_the_choice_by_option(target: Path, drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info, path = read_checkpoint(target), str(drafter)
-    monkeypatch.setattr(drafting_module, "shipped_drafter", lambda info: shipped_drafter(info, tmp_path))
+    monkeypatch.setattr(drafting_module, "shipped_drafter", lambda info, kind: shipped_drafter(info, tmp_path, kind))
 
     def chosen(**options: Any) -> tuple[str, str]:
         found = decide(info, LoadOptions(**options))
@@ -86,6 +86,11 @@ def test_the_choice_by_option(target: Path, drafter: Path, tmp_path: Path, monke
     assert chosen() == ("hybrid", "eagle")
     assert chosen(speculation="eagle") == ("eagle", "eagle")
     assert decide(info, LoadOptions()).settings == []
+    medusa = {"pizarra": ours["pizarra"] | {"kind": "medusa"}, "medusa_num_heads": 2, "medusa_num_layers": 1}
+    write_drafter(tmp_path / "heads", medusa, medusa_tensors(2))  # comes first by its name
+    assert chosen(speculation="eagle") == ("eagle", "eagle")
+    assert chosen(speculation="medusa") == ("medusa", "medusa")
+    shutil.rmtree(tmp_path / "heads")
     (tmp_path / "ours" / "model.safetensors").write_bytes(b"rubbish")
     broken = decide(info, LoadOptions())
     assert broken.speculation == "suffix"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,16 @@ from safetensors.torch import load_file
 from engine.checkpoint import read_checkpoint
 from engine.checkpoint.fingerprint import weights_fingerprint
 from engine.jobs import EXIT_FAILED, EXIT_STOPPED, Reporter, run_job
-from engine.train import drafter, drafter_loop, drafter_text
-from engine.train.drafter_export import read_weights, warm_weights
+from engine.train import drafter
+from engine.train.drafter_export import read_older, warm_weights
 from engine.train.drafter_state import read_state
 from engine.train.drafter_target import Target
-from engine.train.drafter_text import TextWish, write_text
 from engine.train.source import Source
 from tests.engine.stepping import load, prompt_logits
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 from tests.engine.tiny_families import family_checkpoint
 from tests.engine.train.test_quantize import Lines
+from tests.engine.train.tiny_training import job, make_small, weights_of
 
 CPU = torch.device("cpu")
 
@@ -33,58 +32,6 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     make_small(monkeypatch)
-
-
-def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards of few stories, and a checkpoint after every step."""
-    monkeypatch.setattr(drafter_text, "STORIES_PER_SHARD", 16)
-    monkeypatch.setattr(drafter_text, "_REQUESTS_AT_ONCE", 16)
-    monkeypatch.setattr(drafter_loop, "_SAVE_EVERY_S", 0.0)
-
-
-def job(arguments: dict[str, Any], stop_at: tuple[str, int] | None = None) -> tuple[int, list[dict[str, Any]]]:
-    lines = Lines(stop_at)
-    reporter = Reporter(lines)
-    before = signal.signal(signal.SIGTERM, reporter.stop)
-    try:
-        status = run_job("train-drafter", json.dumps(arguments), reporter)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return status, lines.seen
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama_checkpoint(tmp_path_factory.mktemp("model"), num_hidden_layers=4)
-
-
-@pytest.fixture(scope="module")
-def written(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The text that most tests learn from, written once."""
-    folder = tmp_path_factory.mktemp("text")
-    with pytest.MonkeyPatch.context() as patch:
-        make_small(patch)
-        write_text(TextWish(model, folder, 1200, longest=192, answer_tokens=40), lambda done, total: None)
-    return folder
-
-
-@pytest.fixture
-def arguments(model: Path, written: Path, tmp_path: Path) -> dict[str, Any]:
-    shutil.copytree(written, tmp_path / "out.partial")
-    return {
-        "model": str(model),
-        "output": str(tmp_path / "out"),
-        "tokens": 1200,
-        "passes": 2,
-        "vocabulary": 128,
-        "steps": 3,
-        "batch_tokens": 256,
-        "longest": 192,
-        "answer_tokens": 40,
-        "learning_rate": 3e-3,
-        "measure_every": 2000,
-        "num_threads": 1,
-    }
 
 
 def curve_of(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -136,11 +83,6 @@ def test_a_drafter_is_made_that_has_learned(arguments: dict[str, Any], model: Pa
     assert f"{result['training']['learned_positions']:,} positions" in card
 
 
-def weights_of(folder: Path) -> dict[str, bytes]:
-    tensors = load_file(folder / "model.safetensors")
-    return {name: tensor.view(torch.uint8).numpy().tobytes() for name, tensor in tensors.items()}
-
-
 def test_work_that_sigterm_stopped_goes_on_to_the_same_bytes(arguments: dict[str, Any]) -> None:
     output, text = Path(arguments["output"]), Path(f"{arguments['output']}.text")
     shutil.copytree(f"{output}.partial", text)
@@ -158,21 +100,6 @@ def test_work_that_sigterm_stopped_goes_on_to_the_same_bytes(arguments: dict[str
     assert weights_of(output) == resumed
 
 
-def test_a_stretch_that_is_over_leaves_a_drafter_and_goes_on(arguments: dict[str, Any]) -> None:
-    output = Path(arguments["output"])
-    status, lines = job(arguments | {"minutes": 0.01, "passes": 1000})
-    assert status == 0, lines[-1]
-    assert lines[-1]["result"]["finished"] is False
-    assert "the same call trains on" in lines[-1]["message"]
-    first = lines[-1]["result"]["training"]["learned_positions"]
-    before = weights_of(output)
-    status, lines = job(arguments | {"minutes": 0.02, "passes": 1000})
-    assert status == 0, lines[-1]
-    assert lines[-1]["result"]["training"]["learned_positions"] > first
-    assert weights_of(output) != before
-    assert {path.name for path in output.parent.iterdir()} == {"out", "out.partial"}
-
-
 def test_a_stretch_may_begin_from_a_drafter(arguments: dict[str, Any], written: Path, tmp_path: Path) -> None:
     status, lines = job(arguments)
     assert status == 0, lines[-1]
@@ -187,7 +114,19 @@ def test_a_stretch_may_begin_from_a_drafter(arguments: dict[str, Any], written: 
     assert status == 0, warm[-1]
     cold = job(further | {"warm_start": None, "output": str(tmp_path / "cold")})[1]
     assert curve_of(warm)[-1]["loss"] < curve_of(cold)[-1]["loss"]
-    assert "Begun from: out" in (tmp_path / "further" / "README.md").read_text()
+    earlier = lines[-1]["result"]["training"]
+    own = json.loads((tmp_path / "further" / "config.json").read_text())["pizarra"]["training"]
+    assert own["predecessor"] == {"name": "out", **earlier}
+    card = (tmp_path / "further" / "README.md").read_text()
+    learned = f"{earlier['learned_positions']:,} positions of answers in {earlier['steps']:,} steps"
+    assert f"- Begun from an earlier drafter of this model, out: {learned} over a text of" in card
+    third = arguments | {"output": str(tmp_path / "third"), "warm_start": str(tmp_path / "further"), "passes": 1}
+    shutil.copytree(written, tmp_path / "third.partial")
+    assert job(third)[0] == 0
+    assert (
+        f"- And that from an earlier drafter of this model, out: {learned}"
+        in (tmp_path / "third/README.md").read_text()
+    )
     status, lines = job(further | {"kind": "medusa", "output": str(tmp_path / "other")})
     assert (status, "is of kind eagle" in lines[-1]["message"]) == (EXIT_FAILED, True)
 
@@ -216,8 +155,8 @@ def test_medusa_heads_are_made_by_the_same_loop(arguments: dict[str, Any], model
     tensors = load_file(Path(arguments["output"]) / "model.safetensors")
     assert tensors["medusa_head.2.1.weight"].shape == (128, 64)
     info = read_checkpoint(model)
-    weights, chosen = read_weights(Path(arguments["output"]), "medusa", info, weights_fingerprint(info))
-    assert len(chosen) == len(weights["medusa_head.0.1.weight"]) == 128
+    made = read_older(Path(arguments["output"]), "medusa", info, weights_fingerprint(info))
+    assert len(made.chosen) == len(made.weights["medusa_head.0.1.weight"]) == 128
 
 
 def test_other_work_is_not_gone_on_with(arguments: dict[str, Any], model: Path) -> None:
@@ -318,6 +257,9 @@ def test_a_drafter_is_made_for_a_model_in_codes(arguments: dict[str, Any], model
     found = codes.logits(codes.states(prompt[None]).final[0], codes.head)
     assert torch.allclose(found, expected, atol=0.05)  # the engine's kernels round the activations as well
     assert not torch.allclose(plain.logits(plain.states(prompt[None]).final[0], plain.head), expected, atol=0.05)
+    of_other_weights = job(arguments | {"model": str(tmp_path / "codes"), "passes": 1})[1][-1]["message"]
+    assert f"was written with model '{weights_fingerprint(read_checkpoint(model))}'" in of_other_weights
+    shutil.rmtree(f"{arguments['output']}.partial")
     status, lines = job(arguments | {"model": str(tmp_path / "codes"), "passes": 1})
     assert status == 0, lines[-1]
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from engine.core.sampling_params import SamplingParams
 from engine.train import drafter_text
@@ -96,14 +100,11 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafter_text, "_REQUESTS_AT_ONCE", 8)
 
 
-def wish(model: Path, folder: Path, tokens: int) -> TextWish:
-    return TextWish(model, folder, tokens, seed=1, longest=256, answer_tokens=40)
+def wish(model: Path, folder: Path, tokens: int, fingerprint: str = "f1") -> TextWish:
+    return TextWish(model, fingerprint, folder, tokens, seed=1, longest=256, answer_tokens=40)
 
 
 def test_text_that_was_stopped_is_gone_on_with_to_the_same_shards(model: Path, tmp_path: Path) -> None:
-    class Stop(Exception):
-        pass
-
     def stop_late(done: int, total: int) -> None:
         if len(list((tmp_path / "b").glob("text-*.safetensors"))) == 1:
             raise Stop
@@ -131,9 +132,65 @@ def test_text_that_was_stopped_is_gone_on_with_to_the_same_shards(model: Path, t
     assert "<|im_start|>assistant" in vocab.decode(part.token_ids.tolist(), skip_special_tokens=False)
 
 
+class Stop(Exception):
+    pass
+
+
+def test_answers_of_an_unfinished_shard_are_not_written_again(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stretches that are each shorter than a shard come to an end, and to the same shard."""
+    asked: list[int] = []
+    send = drafter_text._Writer._send
+
+    def watched(writer: drafter_text._Writer, one: drafter_text._Running) -> None:
+        asked.append(one.story)
+        send(writer, one)
+
+    monkeypatch.setattr(drafter_text._Writer, "_send", watched)
+    whole = write_text(wish(model, tmp_path / "a", 200), lambda done, total: None)
+    assert len(whole) == 1
+    needed = len(asked)
+    asked.clear()
+
+    def stop_after_some(done: int, total: int) -> None:
+        if len(asked) - begun >= 12:
+            raise Stop
+
+    stretches = 0
+    while not drafter_text.shards_in(tmp_path / "b"):
+        begun, stretches = len(asked), stretches + 1
+        assert stretches < 40, "no stretch gets any further"
+        with contextlib.suppress(Stop):
+            write_text(wish(model, tmp_path / "b", 200), stop_after_some)
+    assert stretches > 2
+    assert len(asked) <= needed + 8 * stretches  # what was being written at each end, no more
+    [path] = drafter_text.shards_in(tmp_path / "b")
+    expected = load_file(whole[0])
+    for name, tensor in load_file(path).items():
+        assert torch.equal(tensor, expected[name]), name
+    (tmp_path / "b" / drafter_text.UNFINISHED).write_text("{")
+    with pytest.raises(Refusal, match=r"unfinished.json: cannot be read .* remove the file"):
+        write_text(wish(model, tmp_path / "b", 200), lambda done, total: None)
+
+
+def test_text_of_other_weights_is_refused(model: Path, tmp_path: Path) -> None:
+    whole = write_text(wish(model, tmp_path / "a", 200), lambda done, total: None)
+    with pytest.raises(Refusal, match=r"text-00000.safetensors: was written with model 'f1'; ask for the same"):
+        write_text(wish(model, tmp_path / "a", 200, "f2"), lambda done, total: None)
+    (tmp_path / "b").mkdir()
+    shutil.copy(tmp_path / "a" / drafter_text.UNFINISHED, tmp_path / "b")
+    with pytest.raises(Refusal, match=r"unfinished.json: was written with model 'f1'"):
+        write_text(wish(model, tmp_path / "b", 200, "f2"), lambda done, total: None)
+    recipe = {"seed": 1, "texts": "", "longest": 256, "answer_tokens": 40}  # as versions before this rule wrote it
+    save_file(load_file(whole[0]), whole[0], {"answer_tokens": "200", "recipe": json.dumps(recipe)})
+    with pytest.raises(Refusal, match="does not say which weights wrote it"):
+        write_text(wish(model, tmp_path / "a", 200), lambda done, total: None)
+
+
 def test_a_template_that_leaves_no_room_is_named(model: Path, tmp_path: Path) -> None:
     with pytest.raises(Refusal, match="conversations of 16 tokens are too short"):
-        write_text(TextWish(model, tmp_path / "c", 900, longest=16, answer_tokens=8), lambda done, total: None)
+        write_text(TextWish(model, "f", tmp_path / "c", 900, longest=16, answer_tokens=8), lambda done, total: None)
 
 
 def test_endless_repetition_is_cut() -> None:
