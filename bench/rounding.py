@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bench.decode import default_model
 from engine.config import KV_CACHE_DTYPES, LoadOptions
-from engine.loading import load_engine
+from engine.loading import EMULATED, load_engine
 from engine.vocab import load_vocab
 from tests.engine.stepping import prompt_logits
 
@@ -96,7 +96,8 @@ def logprobs(path: Path, token_ids: list[int], **wishes: Any) -> Tensor:
     options = LoadOptions(speculation="off", kv_cache_memory_bytes=POOL_BYTES, **limits, **wishes)
     loaded = load_engine(path, options, lambda stage, done, total, message: None)
     if options.activation_bits == "8":
-        refused = [setting.reason for setting in loaded.settings if setting.name == "activation_bits"]
+        told = [setting for setting in loaded.settings if setting.name == "activation_bits"]
+        refused = [setting.reason for setting in told if setting.effective != EMULATED]
         if refused:
             raise SystemExit(f"activations of 8 bits cannot be measured here: {refused[0]}")
     return prompt_logits(loaded.runner, token_ids).double().log_softmax(-1)

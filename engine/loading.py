@@ -36,6 +36,7 @@ from kernels.group_quant import ROWS, GroupQuant
 from kernels.recording import Eager
 
 T = TypeVar("T")
+EMULATED = "8, emulated"  # of activation_bits: what the fast kernels would compute, at the reference's speed
 
 
 class LoadError(RuntimeError):
@@ -141,9 +142,14 @@ def _typed(step: Callable[[], T]) -> T:
         raise LoadError("out_of_memory", f"memory ran out while loading: {error}") from error
 
 
+def _served_by(runner: ModelRunner, op: str) -> str:
+    """The backend that was chosen for an op."""
+    return next(choice.backend for choice in runner.kernels if choice.op == op)
+
+
 def _slow_weights(runner: ModelRunner) -> list[EffectiveSetting]:
     """Matrices in codes that the chosen kernels leave to the reference, which works in layout "rows"."""
-    backend = next(choice.backend for choice in runner.kernels if choice.op == "group_linear")
+    backend = _served_by(runner, "group_linear")
     left = [weight for weight in runner.model.weights() if isinstance(weight, GroupQuant) and weight.layout == ROWS]
     if backend == "reference" or not left:
         return []
@@ -160,6 +166,8 @@ def _activation_settings(runner: ModelRunner, wish: str) -> list[EffectiveSettin
     codes = [weight for weight in runner.model.weights() if isinstance(weight, GroupQuant)]
     if not codes or wish == "16":
         return []
+    if _served_by(runner, "group_linear") == "reference" and runner.dtype == torch.bfloat16:
+        return [_emulated_activations(wish)]
     rounding = [weight.bits for weight in codes if weight.activation_bits == 8 and runner.dtype == torch.bfloat16]
     if not rounding:
         why = "only bfloat16 is rounded" if runner.dtype != torch.bfloat16 else "the kernels have nothing faster for it"
@@ -170,6 +178,15 @@ def _activation_settings(runner: ModelRunner, wish: str) -> list[EffectiveSettin
         return [EffectiveSetting("activation_bits", wish, f"8 for codes of {rounding[0]} bits", reason)]
     reason = "products of codes are faster with activations rounded to 8 bits, 32 at a time; 16 loses nothing"
     return [EffectiveSetting("activation_bits", wish, "8", reason)] if wish == "auto" else []
+
+
+def _emulated_activations(wish: str) -> EffectiveSetting:
+    """What `wish`, "auto" or "8", comes to where the reference multiplies codes by bf16 activations."""
+    if wish == "auto":
+        reason = "the reference multiplies the codes here, no faster with rounded activations: they stay as they are"
+        return EffectiveSetting("activation_bits", wish, "16", reason)
+    reason = "the reference rounds activations as the fast kernels do, which costs accuracy here and gains no speed"
+    return EffectiveSetting("activation_bits", wish, EMULATED, reason)
 
 
 def _drafter_settings(runner: ModelRunner) -> list[EffectiveSetting]:

@@ -246,6 +246,7 @@ def mixture_mlp(ops: Ops, side: Side, rows: slice) -> tuple[Tensor, ...]:
 
 BLOCK, HEADS, KV_HEADS, HEAD_DIM = 8, 6, 2, 40
 QKV_WIDTH = (HEADS + 2 * KV_HEADS) * HEAD_DIM
+MANY_KV_HEADS = 32  # of two heads each: with them ROWS keep a GPU busy without sharing a row's keys among programs
 FIRST_ROWS = 12  # of the first request; the rest but one are the second's, and the last row is padding
 STARTS = (301, 5)  # the position of either request's first row: several splits of keys, and less than a block
 TABLES = (40, 2)  # blocks of either request; the rest of the shorter table is the null block
@@ -308,14 +309,22 @@ def _held(cache: KVCache) -> list[Tensor]:
     return [held if scales is None else held.float() * scales.unsqueeze(-1) for held, scales in pairs]
 
 
-def paged_attention(window: int = 0, soft_cap: float = 0.0, code_dtype: torch.dtype | None = None) -> Check:
+def paged_attention(
+    window: int = 0,
+    soft_cap: float = 0.0,
+    code_dtype: torch.dtype | None = None,
+    heads: tuple[int, int, int] = (HEADS, KV_HEADS, HEAD_DIM),
+) -> Check:
+    """heads: how many of queries and of keys, and their width."""
+    num_heads, kv_heads, width = heads
+
     def check(ops: Ops, side: Side, rows: slice) -> tuple[Tensor, ...]:
-        part = padded(ops, side.normal(ROWS, QKV_WIDTH)[rows])
-        both = torch.randn(2, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM, generator=side.generator)
+        part = padded(ops, side.normal(ROWS, (num_heads + 2 * kv_heads) * width)[rows])
+        both = torch.randn(2, BLOCKS, kv_heads, BLOCK, width, generator=side.generator)
         both[:, 0], both[:, 1] = 0, torch.nan  # the null block has numbers always: the reference multiplies them by 0
-        out = side.empty(len(part), HEADS * HEAD_DIM)
+        out = side.empty(len(part), num_heads * width)
         cache, metadata = _cache(side, both, code_dtype), _metadata(ops, side, rows)
-        ops.paged_attention(out, part, cache, metadata, HEAD_DIM**-0.5, window, soft_cap)
+        ops.paged_attention(out, part, cache, metadata, width**-0.5, window, soft_cap)
         return (out[: span(rows)],)
 
     return check

@@ -80,6 +80,8 @@ CHECKS: dict[str, tuple[Check, ...]] = {
         Check(cases.paged_attention()),
         Check(cases.paged_attention(window=50, soft_cap=5.0), "windowed and capped"),
         Check(cases.paged_attention(code_dtype=torch.int8), "int8"),
+        # all rows at once go another way than a row alone, and must come to its bits
+        Check(cases.paged_attention(heads=(2 * cases.MANY_KV_HEADS, cases.MANY_KV_HEADS, 16)), "many heads"),
     ),
     "silu_mul": (Check(cases.silu_mul),),
     "gelu_mul": (Check(cases.gelu_mul),),
@@ -92,6 +94,13 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "draw": (Check(scores.draw, scores=True),),
     "verify_match": (Check(scores.verify_match, alone=_REQUESTS, scores=True),),
     "verify_rejection": (Check(scores.verify_rejection, alone=_REQUESTS, scores=True),),
+}
+
+FLOAT8 = torch.float8_e4m3fn
+ONE_FLOAT8_STEP = 1.01 * 32 / 448  # between the largest numbers: a key that lies between two may get either
+FLOAT8_CHECKS: dict[str, tuple[Check, ...]] = {  # for a KV cache of float8 codes, which not every device has
+    "rotary_kv_write": (Check(cases.rotary_kv_write(FLOAT8), "float8", slack=ONE_FLOAT8_STEP),),
+    "paged_attention": (Check(cases.paged_attention(code_dtype=FLOAT8), "float8"),),
 }
 
 
@@ -107,9 +116,16 @@ class Finding:
     fault: str
 
 
-def check_op(op: str, ops: Ops, reference: Ops, dtype: torch.dtype, device: torch.device) -> str:
-    """Why ops' `op` must not serve a model of `dtype` on `device`; empty where it may."""
-    for check in CHECKS[op]:
+def checks_of(op: str, *, float8: bool) -> tuple[Check, ...]:
+    """What an op is tried by. float8: for a model whose KV cache is in float8, too."""
+    return CHECKS[op] + (FLOAT8_CHECKS.get(op, ()) if float8 else ())
+
+
+def check_op(
+    op: str, ops: Ops, reference: Ops, dtype: torch.dtype, device: torch.device, *, float8: bool = False
+) -> str:
+    """Why ops' `op` must not serve a model of `dtype` on `device`; empty where it may. float8: see `checks_of`."""
+    for check in checks_of(op, float8=float8):
         fault = run_check(check, ops, reference, dtype, device).fault
         if fault:
             return f"{op}{f' ({check.name})' if check.name else ''} {fault}"

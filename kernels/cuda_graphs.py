@@ -52,8 +52,12 @@ class CudaCapturing:
     def capture(self, step: Step) -> Graph:
         """See `Capturing`."""
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            step()
+        before = torch.cuda.current_stream(self._device)
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                step()
+        finally:  # where a capture has failed, torch's own exit raises before it puts the stream back
+            torch.cuda.set_stream(before)
         self._pool = self._pool or graph.pool()
         return graph  # type: ignore[no-any-return]
 

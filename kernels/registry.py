@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from kernels.check_stamp import stamp_of
-from kernels.checks import check_op
+from kernels.checks import FLOAT8_CHECKS, check_op
 from kernels.ops import Ops
 
 KERNELS: dict[str, dict[str, str]] = {
@@ -166,12 +166,13 @@ def resolve(target: str) -> Any:
 
 
 def load_ops(
-    wishes: Sequence[str], dtype: torch.dtype, device: torch.device, num_threads: int
+    wishes: Sequence[str], dtype: torch.dtype, device: torch.device, num_threads: int, *, float8: bool = False
 ) -> tuple[Ops, list[KernelChoice]]:
     """The first backend of `wishes` that serves each op here, with `reference` as the last resort.
 
-    wishes: backend names in order of preference. num_threads: for backends with threads of their own. Returns the ops
-    and one `KernelChoice` per op. ValueError names an unknown backend and lists the known ones.
+    wishes: backend names in order of preference. num_threads: for backends with threads of their own. float8: the KV
+    cache will be in it, so that has to be right too. Returns the ops and one `KernelChoice` per op. ValueError names an
+    unknown backend and lists the known ones.
 
     Compiled ops are checked against the reference when this machine first chooses them for a model of `dtype`
     (`kernels.check_stamp` remembers what was found); one that fails is replaced by the reference, with the reason.
@@ -183,7 +184,7 @@ def load_ops(
     chosen = {op: _choose(op, wishes) for op in KERNELS}
     for backend in sorted({choice.backend for choice in chosen.values()} & THREADS.keys()):
         resolve(THREADS[backend])(num_threads)
-    chosen |= _replacements(chosen, dtype, device)
+    chosen |= _replacements(chosen, dtype, device, float8=float8)
     return _bound(chosen, dtype, device), list(chosen.values())
 
 
@@ -213,7 +214,9 @@ def _bound(chosen: dict[str, KernelChoice], dtype: torch.dtype, device: torch.de
     return Ops(row_alignment=alignment, **functions)
 
 
-def _replacements(chosen: dict[str, KernelChoice], dtype: torch.dtype, device: torch.device) -> dict[str, KernelChoice]:
+def _replacements(
+    chosen: dict[str, KernelChoice], dtype: torch.dtype, device: torch.device, *, float8: bool
+) -> dict[str, KernelChoice]:
     """The reference for every op that does not do here what it should, and for those that need it to."""
     faults: dict[str, str] = {}
     for backend in sorted({choice.backend for choice in chosen.values()}):
@@ -221,15 +224,22 @@ def _replacements(chosen: dict[str, KernelChoice], dtype: torch.dtype, device: t
         if stamp is None:
             continue
         of_backend = [op for op, choice in chosen.items() if choice.backend == backend]
-        unknown = set(of_backend) - stamp.read(dtype)
+        entries = {op: _entry(op, float8=float8) for op in of_backend}
+        known = stamp.read(dtype)
+        unknown = [op for op in of_backend if entries[op] not in known]
         if not unknown:
             continue
         ops, reference = _bound(chosen, dtype, device), backend_ops([], torch.float64, torch.device("cpu"))
-        found = {op: check_op(op, ops, reference, dtype, device) for op in sorted(unknown)}
-        stamp.write(dtype, {op for op, fault in found.items() if not fault})
+        found = {op: check_op(op, ops, reference, dtype, device, float8=float8) for op in sorted(unknown)}
+        stamp.write(dtype, {name for op, fault in found.items() if not fault for name in (op, entries[op])})
         faults |= {op: f"{backend}: {fault} on this machine" for op, fault in found.items() if fault}
     for op in [op for op in faults if op in ONE_LAYOUT]:
         faults |= {
             other: faults[op] for other in ONE_LAYOUT if chosen[other].backend != "reference" and other not in faults
         }
     return {op: KernelChoice(op, "reference", reason) for op, reason in faults.items()}
+
+
+def _entry(op: str, *, float8: bool) -> str:
+    """What a stamp calls an op that was found right, with a KV cache in float8 where that makes a difference to it."""
+    return f"{op} (float8)" if float8 and op in FLOAT8_CHECKS else op

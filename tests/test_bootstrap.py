@@ -184,3 +184,28 @@ def test_gpu_check_without_a_gpu_says_so(bin_folder: Path) -> None:
     done = subprocess.run(command, env={"PATH": str(bin_folder)}, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "no NVIDIA GPU" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("torch_sees", "smi", "status", "said"),
+    [
+        (True, "", 0, "-m bench.gpu_check --only roof"),
+        (True, "GPU 0: a card", 0, "-m bench.gpu_check --only roof"),
+        (False, "", 2, "no NVIDIA GPU"),
+        (False, "GPU 0: a card", 1, "a torch that can use the GPU"),
+    ],
+)
+def test_torch_decides_whether_there_is_a_gpu(
+    torch_sees: bool, smi: str, status: int, said: str, bin_folder: Path, tmp_path: Path
+) -> None:
+    """A container that is lent a card often has no nvidia-smi; a tree of its own has no .venv."""
+    scripts = tmp_path / "tree" / "scripts"
+    scripts.mkdir(parents=True)
+    shutil.copy(ROOT / "scripts" / "gpu_check.sh", scripts)
+    add_program(bin_folder, "python3", f'if test "$1" = -c; then exit {int(not torch_sees)}; fi; echo "$@"')
+    if smi:
+        add_program(bin_folder, "nvidia-smi", f"echo '{smi}'")
+    command = ["/bin/sh", str(scripts / "gpu_check.sh"), "--only", "roof"]
+    done = subprocess.run(command, env={"PATH": str(bin_folder)}, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert said in done.stdout + done.stderr

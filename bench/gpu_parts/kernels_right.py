@@ -1,6 +1,7 @@
 """Every Triton kernel against the reference in fp64, and a row alone against the row among others, in one dtype.
 
-Runs the checks that a first load runs (`kernels.checks`), without their stamp, and those of a float8 cache.
+Runs the checks that a first load runs (`kernels.checks`), without their stamp; where the card has float8, as for a
+load whose KV cache is in it.
 """
 
 from __future__ import annotations
@@ -12,16 +13,10 @@ import torch
 
 from bench.gpu_parts.task import LEFT_OUT, RIGHT, WRONG, Row, Task
 from engine.config import FP8_CAPABILITY
-from kernels import check_cases as cases
-from kernels.checks import CHECKS, Check, run_check
+from kernels.checks import CHECKS, Check, checks_of, run_check
 from kernels.registry import KERNELS, backend_ops
 
 BACKEND = "triton_ops"
-ONE_STEP = 1.01 * 32 / 448  # between the largest numbers of e4m3: a key that lies between two may get either
-FLOAT8_CHECKS = (
-    ("rotary_kv_write", Check(cases.rotary_kv_write(torch.float8_e4m3fn), "float8", slack=ONE_STEP)),
-    ("paged_attention", Check(cases.paged_attention(code_dtype=torch.float8_e4m3fn), "float8")),
-)
 
 
 def check(task: Task, name: str, part: str) -> None:
@@ -43,8 +38,8 @@ def check(task: Task, name: str, part: str) -> None:
 
 def _checks(task: Task) -> Iterator[tuple[str, Check]]:
     """In a dry run one of each op's."""
-    for op, checks in CHECKS.items():
+    float8 = task.device.type == "cuda" and torch.cuda.get_device_capability(task.device) >= FP8_CAPABILITY
+    for op in CHECKS:
+        checks = checks_of(op, float8=float8)
         for one in checks[:1] if task.dry else checks:
             yield op, one
-    if task.device.type == "cuda" and torch.cuda.get_device_capability(task.device) >= FP8_CAPABILITY:
-        yield from FLOAT8_CHECKS

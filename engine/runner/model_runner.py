@@ -33,10 +33,11 @@ from engine.sample.sampler import Sampler
 from engine.sample.verifier import Verifier, no_scores
 from engine.spec.drafter import Drafter
 from engine.spec.drafter_loading import DrafterHost, load_drafter
+from kernels.checks import FLOAT8
 from kernels.group_quant import GroupQuant
 from kernels.ops import Ops
 from kernels.recording import Eager
-from kernels.registry import THREADS, load_ops
+from kernels.registry import THREADS, KernelChoice, load_ops
 
 Progress = Callable[[str, int, int, str], None]  # stage, done, total, message
 
@@ -58,10 +59,17 @@ class ModelRunner:
         self.num_threads = options.num_threads or usable_cores()
         torch.set_num_threads(self.num_threads)
         wishes = backend_wishes(self.device, self.dtype, options.kernel_backend)
-        ops, self.kernels = load_ops(wishes, self.dtype, self.device, self.num_threads)
-        ops = rounding_activations(ops, 16 if options.activation_bits == "16" else 8)
+        ops, self.kernels = load_ops(wishes, self.dtype, self.device, self.num_threads, float8=plan.kv_dtype == FLOAT8)
+        ops = rounding_activations(ops, activation_bits(options.activation_bits, self.kernels))
         by_transformers = bool(info.config.transformers_class)
-        self.recorder, ops = recorded(options, ops, self.kernels, self.device, by_transformers=by_transformers)
+        self.recorder, ops = recorded(
+            options,
+            ops,
+            self.kernels,
+            self.device,
+            by_transformers=by_transformers,
+            mixture=info.config.num_experts > 0,
+        )
         rows = aligned(options.max_num_batched_tokens, ops.row_alignment)
         sample_rows = aligned(most_sampled_rows(options), ops.row_alignment)
         own_threads = any(choice.backend in THREADS for choice in self.kernels)
@@ -215,6 +223,15 @@ class ModelRunner:
         self._last = inputs.shape, functools.partial(self.model.forward, workspace, inputs.step, self.caches)
         self.recorder.run(*self._last)
         return inputs, workspace.logits
+
+
+def activation_bits(wish: str, kernels: Sequence[KernelChoice]) -> int:
+    """The bits that activations may be rounded to for products of codes. wish: `LoadOptions.activation_bits`.
+
+    The reference rounds too, but gains no speed by it: "auto" spares it that loss.
+    """
+    served = next(choice.backend for choice in kernels if choice.op == "group_linear")
+    return 16 if wish == "16" or (wish == "auto" and served == "reference") else 8
 
 
 def rounding_activations(ops: Ops, bits: int) -> Ops:

@@ -77,15 +77,23 @@ def rows_each(options: LoadOptions) -> tuple[int, ...]:
 
 
 def recorded(
-    options: LoadOptions, ops: Ops, choices: Sequence[KernelChoice], device: torch.device, *, by_transformers: bool
+    options: LoadOptions,
+    ops: Ops,
+    choices: Sequence[KernelChoice],
+    device: torch.device,
+    *,
+    by_transformers: bool,
+    mixture: bool = False,
 ) -> tuple[Recorder, Ops]:
-    """The recorder of a load, and the ops to use with it."""
+    """The recorder of a load, and the ops to use with it. mixture: whether the model has experts to choose from."""
     if not options.recorded_steps:
         return Eager(), ops
     if by_transformers:
         return Eager("transformers computes the layers, and allocates as it goes"), ops
     backends = {choice.op: choice.backend for choice in choices}
     if device.type == "cuda":
+        if mixture:
+            return Eager("the choice of experts is read on the host, which no CUDA graph can hold"), ops
         fixed = [op for op in READS_HOST if backends[op] != GRAPH_BACKEND]
         if fixed:
             return Eager(f"{' and '.join(fixed)} by the reference cannot be captured in a CUDA graph"), ops

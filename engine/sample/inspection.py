@@ -80,7 +80,7 @@ def _steps(logits: Tensor, row: SamplingRow, drawn: int, ops: Ops) -> Iterator[t
     """Each step of the chain: its name, whether it is asked for, and the scores behind it, in memory of their own."""
     scores = logits.clone()
     for processor in ADJUSTMENTS:
-        processor(scores, row)
+        processor(scores.unsqueeze(0), {0: row})
         name, asked = ADJUSTMENT_NAMES[processor.__name__]
         yield name, asked(row), scores.clone()
     if row.sampling.greedy:

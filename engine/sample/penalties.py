@@ -1,81 +1,98 @@
-"""The processors that change or forbid single tokens, each for one row of logits, in place.
+"""The processors that change or forbid single tokens, each for some rows of scores [S, V] at once, in place.
 
-A token that stands in the text several times is computed as often, always to the same result: for a long text that
-costs less than to find the different ones. Definitions: logit bias, presence and frequency penalty: OpenAI's API
-reference. Bad words: the last token of a word is forbidden where the tokens before it stand at the end of the text
-(transformers' NoBadWords). Repetition penalty: CTRL, arXiv 1909.05858, as transformers has it: prompt and output count.
-DRY: its author's original, text-generation-webui pull request 5677.
+What they do to all rows goes to the device in one copy, and no row's result depends on the others. Token ids are those
+of the vocabulary: `Engine.add_request` refuses others, which would be another row's here. A token that stands in the
+text several times is computed as often, always to the same result: for a long text that costs less than to find the
+different ones. Definitions: logit bias, presence and frequency penalty: OpenAI's API reference. Bad words: the last
+token of a word is forbidden where the tokens before it stand at the end of the text (transformers' NoBadWords).
+Repetition penalty: CTRL, arXiv 1909.05858, as transformers has it: prompt and output count. DRY: its author's original,
+text-generation-webui pull request 5677.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from engine.sample.row import SamplingRow
 
+Rows = Mapping[int, SamplingRow]  # by their place in the scores
 LARGEST_EXPONENT = 80.0  # e to this is finite in fp32
 
 
-def add_bias(logits: Tensor, row: SamplingRow) -> None:
+def add_bias(scores: Tensor, rows: Rows) -> None:
     """logit_bias: added once."""
-    bias = row.sampling.logit_bias
-    if bias:
-        logits[_ids(logits, list(bias))] += torch.tensor(list(bias.values()), dtype=logits.dtype, device=logits.device)
+    _add(scores, {index: row.sampling.logit_bias for index, row in rows.items()})
 
 
-def forbid_bad_words(logits: Tensor, row: SamplingRow) -> None:
+def forbid_bad_words(scores: Tensor, rows: Rows) -> None:
     """bad_words: the token that would complete a word cannot come."""
-    seen = row.token_ids
-    ends = [word[-1] for word in row.sampling.bad_words if tuple(seen[len(seen) - len(word) + 1 :]) == word[:-1]]
+    ends = [
+        index * scores.shape[1] + word[-1]
+        for index, row in rows.items()
+        for word in row.sampling.bad_words
+        if tuple(row.token_ids[len(row.token_ids) - len(word) + 1 :]) == word[:-1]
+    ]
     if ends:
-        logits[_ids(logits, ends)] = -math.inf
+        scores.view(-1)[_ids(scores, ends)] = -math.inf
 
 
-def penalise_repetition(logits: Tensor, row: SamplingRow) -> None:
-    """repetition_penalty: the logit of every token seen is divided when positive, multiplied when negative."""
-    penalty = row.sampling.repetition_penalty
-    if penalty != 1.0 and len(row.token_ids) > 0:
-        text = _tensor(row.token_ids).to(logits.device)
-        before = logits.index_select(0, text)
-        logits.index_copy_(0, text, torch.where(before > 0, before / penalty, before * penalty))
+def penalise_repetition(scores: Tensor, rows: Rows) -> None:
+    """repetition_penalty: the logit of every token seen is divided when positive, multiplied when negative.
+
+    At once for all rows that have the same one: by a number a GPU divides otherwise than by a tensor of such.
+    """
+    alike: dict[float, dict[int, Tensor]] = {}
+    for index, row in rows.items():
+        if row.sampling.repetition_penalty != 1.0 and len(row.token_ids) > 0:
+            alike.setdefault(row.sampling.repetition_penalty, {})[index] = _tensor(row.token_ids)
+    flat = scores.view(-1)
+    for penalty, texts in alike.items():
+        places = _places(scores, texts)
+        before = flat.index_select(0, places)
+        flat.index_copy_(0, places, torch.where(before > 0, before / penalty, before * penalty))
 
 
-def penalise_presence_and_frequency(logits: Tensor, row: SamplingRow) -> None:
+def penalise_presence_and_frequency(scores: Tensor, rows: Rows) -> None:
     """presence_penalty once, frequency_penalty as often as a token stands in the output."""
-    presence, frequency = row.sampling.presence_penalty, row.sampling.frequency_penalty
-    output = row.token_ids[row.num_prompt_tokens :]
-    if (presence == 0.0 and frequency == 0.0) or len(output) == 0:
-        return
-    text = _tensor(output)
-    amounts = presence + frequency * torch.bincount(text).index_select(0, text).double()
-    text = text.to(logits.device)
-    left = logits.index_select(0, text) - amounts.to(logits.dtype).to(logits.device)
-    logits.index_copy_(0, text, left)
+    texts: dict[int, Tensor] = {}
+    amounts: list[Tensor] = []
+    for index, row in rows.items():
+        presence, frequency = row.sampling.presence_penalty, row.sampling.frequency_penalty
+        output = row.token_ids[row.num_prompt_tokens :]
+        if (presence == 0.0 and frequency == 0.0) or len(output) == 0:
+            continue
+        texts[index] = text = _tensor(output)
+        counts = torch.bincount(text).index_select(0, text).double()
+        amounts.append((presence + frequency * counts).to(scores.dtype))
+    if texts:
+        places, flat = _places(scores, texts), scores.view(-1)
+        left = flat.index_select(0, places) - torch.cat(amounts).to(scores.device)
+        flat.index_copy_(0, places, left)
 
 
-def penalise_continuations(logits: Tensor, row: SamplingRow) -> None:
+def penalise_continuations(scores: Tensor, rows: Rows) -> None:
     """dry_*: a token that would lengthen a repetition of n tokens loses multiplier * base^(n - allowed_length).
 
     The exponent stops growing where floats would overflow, and longer repetitions need not be told apart.
     """
+    _add(scores, {index: _continuations(row) for index, row in rows.items() if row.sampling.dry_multiplier != 0.0})
+
+
+def _continuations(row: SamplingRow) -> dict[int, float]:
+    """By token what it gains from the dry_* of a row: less than nothing."""
     sampling = row.sampling
-    if sampling.dry_multiplier == 0.0:
-        return
     growth = math.log(sampling.dry_base)
     most = sampling.dry_allowed_length + int(LARGEST_EXPONENT / growth if growth > 0.0 else LARGEST_EXPONENT)
-    amounts = {
-        token_id: sampling.dry_multiplier * sampling.dry_base ** (length - sampling.dry_allowed_length)
+    return {
+        token_id: -(sampling.dry_multiplier * sampling.dry_base ** (length - sampling.dry_allowed_length))
         for token_id, length in repetitions(row.token_ids, frozenset(sampling.dry_sequence_breakers), most).items()
         if length >= sampling.dry_allowed_length
     }
-    if amounts:
-        penalty = torch.tensor(list(amounts.values()), dtype=logits.dtype, device=logits.device)
-        logits[_ids(logits, list(amounts))] -= penalty
 
 
 def repetitions(token_ids: Sequence[int], breakers: frozenset[int], most: int) -> dict[int, int]:
@@ -107,5 +124,23 @@ def _tensor(token_ids: Sequence[int]) -> Tensor:
     return torch.frombuffer(numbers, dtype=torch.int64)
 
 
-def _ids(logits: Tensor, token_ids: list[int]) -> Tensor:
-    return torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
+def _places(scores: Tensor, texts: Mapping[int, Tensor]) -> Tensor:
+    """Where the tokens of each row's text stand in the flat scores, int64, on their device."""
+    places = torch.empty(sum(map(len, texts.values())), dtype=torch.int64)
+    start = 0
+    for index, text in texts.items():
+        torch.add(text, index * scores.shape[1], out=places[start : start + len(text)])
+        start += len(text)
+    return places.to(scores.device)
+
+
+def _add(scores: Tensor, amounts: Mapping[int, Mapping[int, float]]) -> None:
+    """Adds to each row what `amounts` has for its tokens."""
+    places = [index * scores.shape[1] + token_id for index, of_row in amounts.items() for token_id in of_row]
+    if places:
+        added = [amount for of_row in amounts.values() for amount in of_row.values()]
+        scores.view(-1)[_ids(scores, places)] += torch.tensor(added, dtype=scores.dtype, device=scores.device)
+
+
+def _ids(scores: Tensor, places: list[int]) -> Tensor:
+    return torch.tensor(places, dtype=torch.int64, device=scores.device)

@@ -1,7 +1,7 @@
-"""The one processor chain, used by every draw: what happens to a row of logits before the temperature, in which order.
+"""The one processor chain, used by every draw: what happens to rows of logits before the temperature, in which order.
 
-A row is processed by itself, in a copy that belongs to the caller. What comes behind, temperature and filters, is
-`engine.sample.filters`.
+Each processor takes all rows at once, in a copy that belongs to the caller; no row's result depends on the others. What
+comes behind, temperature and filters, is `engine.sample.filters`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.sample.penalties import (
+    Rows,
     add_bias,
     forbid_bad_words,
     penalise_continuations,
@@ -24,12 +25,13 @@ from engine.sample.row import SamplingRow
 BYTE_BITS, BYTES = 8, 256
 
 
-def apply_grammar(logits: Tensor, row: SamplingRow) -> None:
+def apply_grammar(scores: Tensor, rows: Rows) -> None:
     """Tokens that the grammar does not allow here cannot come."""
-    if row.allowed:
-        packed = torch.frombuffer(bytearray(row.allowed), dtype=torch.uint8).to(logits.device)
-        spread = _bits_as_scores(logits.dtype, logits.device).index_select(0, packed.int())
-        logits.add_(spread.view(-1)[: len(logits)])  # several times as fast as a mask of booleans
+    for index, row in rows.items():
+        if row.allowed:
+            packed = torch.frombuffer(bytearray(row.allowed), dtype=torch.uint8).to(scores.device)
+            spread = _bits_as_scores(scores.dtype, scores.device).index_select(0, packed.int())
+            scores[index].add_(spread.view(-1)[: scores.shape[1]])  # several times as fast as a mask of booleans
 
 
 @cache
@@ -39,23 +41,25 @@ def _bits_as_scores(dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.zeros(BYTES, BYTE_BITS, dtype=dtype).masked_fill_(bits == 0, -math.inf).to(device)
 
 
-def keep_allowed(logits: Tensor, row: SamplingRow) -> None:
+def keep_allowed(scores: Tensor, rows: Rows) -> None:
     """allowed_token_ids: no other token can come."""
-    if row.sampling.allowed_token_ids:
-        ids = torch.tensor(row.sampling.allowed_token_ids, dtype=torch.int64, device=logits.device)
-        kept = logits[ids]
-        logits.fill_(-math.inf)
-        logits[ids] = kept
+    for index, row in rows.items():
+        if row.sampling.allowed_token_ids:
+            ids = torch.tensor(row.sampling.allowed_token_ids, dtype=torch.int64, device=scores.device)
+            kept = scores[index][ids]
+            scores[index].fill_(-math.inf)
+            scores[index][ids] = kept
 
 
-def hold_back_ends(logits: Tensor, row: SamplingRow) -> None:
+def hold_back_ends(scores: Tensor, rows: Rows) -> None:
     """min_tokens: tokens that end the answer cannot come yet, unless a grammar leaves nothing else."""
-    if row.end_token_ids and row.position - row.num_prompt_tokens < row.sampling.min_tokens:
-        ends = torch.tensor(list(row.end_token_ids), dtype=torch.int64, device=logits.device)
-        kept = logits[ends]
-        logits[ends] = -math.inf
-        if row.allowed and float(logits.max()) == -math.inf:
-            logits[ends] = kept
+    for index, row in rows.items():
+        if row.end_token_ids and row.position - row.num_prompt_tokens < row.sampling.min_tokens:
+            logits, ends = scores[index], torch.tensor(list(row.end_token_ids), dtype=torch.int64, device=scores.device)
+            kept = logits[ends]
+            logits[ends] = -math.inf
+            if row.allowed and float(logits.max()) == -math.inf:
+                logits[ends] = kept
 
 
 ADJUSTMENTS = (
@@ -77,7 +81,7 @@ def is_adjusted(row: SamplingRow) -> bool:
     return bool(changes or row.allowed or row.end_token_ids)
 
 
-def adjust(logits: Tensor, row: SamplingRow) -> None:
-    """Makes of a row's logits [V], in place, what a greedy row takes the best of."""
+def adjust(scores: Tensor, rows: Rows) -> None:
+    """Makes of the rows' logits, in place, what a greedy row takes the best of. scores: [S, V], one after the other."""
     for processor in ADJUSTMENTS:
-        processor(logits, row)
+        processor(scores, rows)

@@ -107,7 +107,8 @@ class Sampler:
         """Puts the logits that processors touch into the buffer, and what comes of them into token_ids and faults."""
         scores = self.scores(len(rows))
         for index in adjusted:
-            adjust(scores[index].copy_(logits[index]), rows[index])
+            scores[index].copy_(logits[index])
+        adjust(scores, {index: rows[index] for index in adjusted})
         first = adjusted[0]
         best, found = self._best(scores[first : adjusted[-1] + 1])
         for index in adjusted:

@@ -17,6 +17,7 @@ import torch
 
 from bench import gpu_check
 from bench.gpu_check import DRY_PLANS, PLANS, TOTAL_S, Plan
+from bench.gpu_parts import same_bits
 from bench.gpu_parts.report import Machine, Part, markdown
 from bench.gpu_parts.task import LEFT_OUT, MISSED, RIGHT, WRONG, Row, Task, read_rows, verdict
 from kernels.registry import KERNELS
@@ -73,6 +74,10 @@ def test_a_dry_run_does_every_part(dry_run: dict[str, Any]) -> None:
         assert "tok/s" in rows[f"{kind}, batch 2, no graphs"]["figures"]
         assert rows[f"{kind}: 2 rows at once against 2 steps"]["verdict"] == RIGHT
         assert rows[f"{kind}: batch 1 against 2"]["verdict"] == RIGHT
+    for many in ("chunk", "batch"):
+        found = rows[f"tiny, float32: 1 row against a {many} of 4, 17 keys"]
+        assert found["verdict"] == RIGHT
+        assert found["note"] == "attention deals its splits among 2 programs, and 1"
     assert "tok/s" in rows["tiny, float32, transformers, batch 1, plain"]["figures"]
     assert rows["float32, KV cache auto"]["verdict"] == RIGHT
     assert rows["float32, KV cache auto: exactness"]["verdict"] == RIGHT
@@ -191,6 +196,15 @@ def test_the_table_has_the_columns_of_its_rows() -> None:
         "| | us | rate | verdict |\n|---|---|---|---|\n| a \\| b | 3 | 2 GB/s | slow |\n| c |  | 1 GB/s | right |"
         in text
     )
+
+
+@pytest.mark.parametrize(("differs", "both_ways"), [(True, True), (False, False), (False, True)])
+def test_other_bits_are_wrong_and_so_is_one_way_for_both(differs: bool, both_ways: bool, tmp_path: Path) -> None:
+    task = Task(dry=True, ends=0.0, rows=tmp_path / "rows")
+    expected, found = torch.zeros(3), torch.tensor([0.0, 0.0, 1e-7 * differs])
+    same_bits._tell(task, "label", [expected], [found], both_ways=both_ways)
+    (row,) = read_rows(task.rows)
+    assert row.verdict == (RIGHT if both_ways and not differs else WRONG)
 
 
 def test_rows_survive_a_cut_off_line(tmp_path: Path) -> None:

@@ -109,6 +109,22 @@ def test_what_activations_are_rounded_to_is_told(default_model_path: Path, tmp_p
         LoadOptions(activation_bits="4")
 
 
+def test_the_reference_rounds_no_activations_of_itself(tmp_path: Path) -> None:
+    """As where there is no compiler: it gains no speed by it. Asked to, it does as the fast kernels do, and says so."""
+    path = write_random(tmp_path / "model", "Q4_1", "tiny")
+    found = {}
+    for wish, told in (("auto", [("auto", "16")]), ("16", []), ("8", [("8", "8, emulated")])):
+        loaded = load(path, kernel_backend="reference", activation_bits=wish, max_num_seqs=64, max_model_len=64)
+        settings = [setting for setting in loaded.settings if setting.name == "activation_bits"]
+        assert [(setting.requested, setting.effective) for setting in settings] == told
+        assert all("the reference" in setting.reason for setting in settings)
+        found[wish] = prompt_logits(loaded.runner, PROMPT)
+    assert torch.equal(found["auto"], found["16"])
+    assert not torch.equal(found["8"], found["16"])
+    fp32 = load(path, kernel_backend="reference", dtype="float32", max_model_len=64)
+    assert "activation_bits" not in {setting.name for setting in fp32.settings}
+
+
 def test_groups_that_the_kernels_do_not_take_run_and_are_told(tmp_path: Path) -> None:
     path = write_random(tmp_path / "model", "AWQ", "tiny", group_size=8)
     loaded = load(path, dtype="float32", max_num_seqs=64, max_model_len=256)

@@ -47,7 +47,7 @@ REFERENCE = load_ops([], torch.float64, torch.device("cpu"), num_threads=1)[0]
 
 def adjusted_copy(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:
     copy = logits.clone()
-    adjust(copy, row)
+    adjust(copy.unsqueeze(0), {0: row})
     return copy
 
 

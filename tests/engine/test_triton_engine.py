@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from engine.core.sampling_params import SamplingParams
+from engine.core.speculation import SpeculationParams
 from engine.core.step import ScheduledRequest, SchedulerOutput
 from engine.loading import LoadedEngine
 from kernels.triton_ops.group_words import WordsQuant
-from tests.engine.stepping import complete, load
+from tests.engine.stepping import complete, load, rows_until_done
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 
 BLOCK = 16
 PROMPT, VERIFIED = 21, 8
 
 
-def engine_on(backend: str, path: Path) -> LoadedEngine:
+def engine_on(backend: str, path: Path, **wishes: Any) -> LoadedEngine:
     """The interpreter copies what a kernel is given, the whole cache too: it is small."""
-    return load(
-        path,
-        kernel_backend=backend,
-        dtype="float32",
-        max_num_seqs=VERIFIED,
-        max_num_batched_tokens=48,
-        max_model_len=96,
-        kv_cache_memory_bytes=1 << 19,
-    )
+    sizes = {"max_num_seqs": VERIFIED, "max_num_batched_tokens": 48, "max_model_len": 96}
+    sizes["kv_cache_memory_bytes"] = 1 << 19
+    return load(path, kernel_backend=backend, dtype="float32", **(sizes | wishes))
 
 
 def test_greedy_and_drawn_tokens_are_those_of_the_reference(tmp_path: Path) -> None:
@@ -47,6 +44,39 @@ def test_greedy_and_drawn_tokens_are_those_of_the_reference(tmp_path: Path) -> N
     for op in ("linear", "paged_attention", "rotary_kv_write", "add_rms_norm", "silu_mul", "embedding", "draw"):
         assert served[op] == "triton_ops", op
     assert complete(loaded.engine, requests) == expected
+
+
+def test_drafts_change_no_token(tmp_path: Path) -> None:
+    """Prompt lookup in texts of three tokens, which repeat: drafted as much as may be, some right and some wrong."""
+    path = tiny_llama_checkpoint(tmp_path / "tiny", num_hidden_layers=1)
+    options = {"num_speculative_tokens": 3, "max_num_seqs": 2, "max_num_batched_tokens": 16, "max_model_len": 32}
+    few = SamplingParams(max_tokens=9, ignore_eos=True, allowed_token_ids=(7, 8, 9), seed=3)
+    requests = {
+        "greedy": ([5, 7, 8, 9, 7, 8], replace(few, temperature=0.0)),
+        "drawn": ([7, 8, 9, 8, 7, 7, 8, 8], replace(few, temperature=1.0)),
+    }
+    engine = engine_on("triton_ops", path, speculation="ngram", **options).engine
+
+    def told(wish: SpeculationParams) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {name: [] for name in requests}
+        for name, (prompt, sampling) in requests.items():
+            assert engine.add_request(name, prompt, sampling, speculation=wish) is None
+        for row in rows_until_done(engine):
+            assert row.error is None, row.error
+            found[row.request_id] += row.token_ids
+        return found
+
+    plain = told(SpeculationParams(enabled=False))
+    assert plain == complete(engine_on("reference", path, **options).engine, requests)
+    total = engine.speculator.total
+    assert total.drafts == 0
+    assert told(SpeculationParams(adaptive=False, proposer="ngram")) == plain
+    assert 0 < total.accepted < total.drafted
+    drafted = total.drafted
+    rejecting = told(SpeculationParams(adaptive=False, proposer="ngram", rule="rejection"))
+    assert total.drafted > drafted
+    assert rejecting["greedy"] == plain["greedy"]
+    assert [len(tokens) for tokens in rejecting.values()] == [few.max_tokens] * 2
 
 
 def share(name: str, tokens: list[int], start: int, first_block: int) -> SchedulerOutput:

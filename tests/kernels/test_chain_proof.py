@@ -109,7 +109,7 @@ def processed(name: str, logits: Tables, sees: Callable[[Prefix], Prefix] = lamb
     for prefix, own in logits.items():
         row = sampling_row(name, sampling, sees(prefix), sees(prefix))
         scores = own.clone().unsqueeze(0)
-        adjust(scores[0], row)
+        adjust(scores, {0: row})
         if sampling.greedy:
             best = int(scores.argmax())
             scores.fill_(-math.inf)

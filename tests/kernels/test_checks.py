@@ -14,12 +14,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.config import LoadOptions
+from engine.runner import model_runner
+from engine.runner.model_runner import ModelRunner
 from kernels import check_stamp, registry
 from kernels.check_stamp import CheckStamp
 from kernels.checks import CHECKS, check_op
-from kernels.cpu_ops import group_linear, linear
-from kernels.ops import Ops
+from kernels.cpu_ops import attention as cpu_attention
+from kernels.cpu_ops import group_linear, linear, rotary
+from kernels.ops import KVCache, Ops
+from kernels.reference import attention as reference
+from kernels.reference import rotary as reference_rotary
 from kernels.registry import KERNELS, backend_ops, load_ops
+from tests.engine.stepping import load
+from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 
 CPU = torch.device("cpu")
 REFERENCE = backend_ops([], torch.float64, CPU)
@@ -149,9 +157,9 @@ def test_what_reads_one_layout_falls_together(stamp: CheckStamp, monkeypatch: py
 def test_a_stamp_saves_the_check(stamp: CheckStamp, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str] = []
 
-    def counted(op: str, *given: Any) -> str:
+    def counted(op: str, *given: Any, **more: Any) -> str:
         checked.append(op)
-        return check_op(op, *given)
+        return check_op(op, *given, **more)
 
     monkeypatch.setattr(registry, "check_op", counted)
     of_cpu_ops = {op for op, (backend, _) in loaded().items() if backend == "cpu_ops"}
@@ -170,6 +178,49 @@ def test_a_stamp_saves_the_check(stamp: CheckStamp, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(registry, "stamp_of", lambda backend, device: other if backend == "cpu_ops" else None)
     loaded()
     assert set(checked) == of_cpu_ops, "another library"
+
+
+def test_a_float8_cache_is_checked_where_a_load_wants_one(stamp: CheckStamp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference stands in for a backend that has float8, which no CPU backend does."""
+
+    def wrong_in_float8(out: Tensor, qkv: Tensor, cache: KVCache, *given: Any) -> None:
+        reference.paged_attention(out, qkv, cache, *given)
+        if cache.keys.dtype == torch.float8_e4m3fn:
+            out[5, 7] += 3
+
+    def attention(*, float8: bool) -> tuple[str, str]:
+        _, choices = load_ops(["cpu_ops"], torch.float32, CPU, num_threads=2, float8=float8)
+        return next((choice.backend, choice.reason) for choice in choices if choice.op == "paged_attention")
+
+    monkeypatch.setattr(rotary, "rotary_kv_write", reference_rotary.rotary_kv_write)
+    monkeypatch.setattr(cpu_attention, "paged_attention", reference.paged_attention)
+    assert attention(float8=True) == ("cpu_ops", "")
+    assert {"paged_attention", "paged_attention (float8)", "rotary_kv_write (float8)"} <= stamp.read(torch.float32)
+    assert "linear (float8)" not in stamp.read(torch.float32)
+    stamp.path.unlink()
+    monkeypatch.setattr(cpu_attention, "paged_attention", wrong_in_float8)
+    assert attention(float8=False) == ("cpu_ops", ""), "without such a cache it serves"
+    backend, reason = attention(float8=True)
+    assert backend == "reference"
+    assert reason.startswith("cpu_ops: paged_attention (float8) differs from the reference")
+    assert attention(float8=False) == ("cpu_ops", "")
+
+
+def test_a_load_asks_for_float8_checks_with_a_float8_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU such a load is refused; the plan is a GPU's."""
+    loaded = load(tiny_llama_checkpoint(tmp_path / "tiny"), kernel_backend="reference")
+    asked: list[bool] = []
+
+    def spy(*given: Any, float8: bool) -> Any:
+        asked.append(float8)
+        return load_ops(*given)
+
+    monkeypatch.setattr(model_runner, "load_ops", spy)
+    for kv_dtype, wish in ((torch.float8_e4m3fn, "fp8"), (torch.int8, "int8"), (loaded.plan.dtype, "auto")):
+        options = LoadOptions(kernel_backend="reference", kv_cache_dtype=wish)
+        plan = replace(loaded.plan, kv_dtype=kv_dtype)
+        ModelRunner(loaded.info, options, plan, lambda stage, done, total, message: None)
+    assert asked == [True, False, False]
 
 
 def test_a_fault_is_looked_for_again(stamp: CheckStamp, monkeypatch: pytest.MonkeyPatch) -> None:

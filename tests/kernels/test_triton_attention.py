@@ -14,7 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.check_cases import ROWS
+from kernels.checks import CHECKS, FLOAT8_CHECKS, run_check
 from kernels.ops import AttentionMetadata, KVCache
+from kernels.registry import backend_ops
 from kernels.triton_ops import attention
 from tests.kernels.attention_cases import Geometry, new_cache, numbers
 from tests.kernels.case import normal
@@ -172,6 +175,33 @@ def test_how_splits_are_dealt_does_not_show(changed: dict[str, int], monkeypatch
     for name, value in changed.items():
         monkeypatch.setattr(attention, name, value)
     assert torch.equal(step.run(), usual)
+
+
+def test_the_check_at_the_first_load_takes_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows go through their splits one by one, a row alone deals them among programs: right, and the same bits."""
+    taken: dict[int, set[int]] = {}
+
+    def watched(rows: int, *given: int) -> int:
+        lanes = attention_lanes(rows, *given)
+        taken.setdefault(rows, set()).add(lanes)
+        return lanes
+
+    attention_lanes = attention.lanes_of
+    monkeypatch.setattr(attention, "lanes_of", watched)
+    (check,) = [one for one in CHECKS["paged_attention"] if one.name == "many heads"]
+    cpu = torch.device("cpu")
+    ops, reference = backend_ops(["triton_ops"], torch.float32, cpu), backend_ops([], torch.float64, cpu)
+    assert run_check(replace(check, alone=check.alone[:1]), ops, reference, torch.float32, cpu).fault == ""
+    assert taken == {ROWS: {1}, 1: {2}}
+
+
+def test_a_float8_cache_passes_its_check() -> None:
+    cpu = torch.device("cpu")
+    ops, reference = backend_ops(["triton_ops"], torch.float32, cpu), backend_ops([], torch.float64, cpu)
+    for checks in FLOAT8_CHECKS.values():
+        for check in checks:
+            one_alone = replace(check, alone=check.alone[:1])
+            assert run_check(one_alone, ops, reference, torch.float32, cpu).fault == ""
 
 
 def test_rows_are_dealt_among_programs_within_bounds() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -42,13 +43,14 @@ def script_of(prompt: tuple[int, ...]) -> tuple[str, list[int]]:
     return script.when, [*vocab().encode(script.says, parse_special=False), vocab().eos_token_ids[0]]
 
 
-def follow_script(logits: Tensor, row: SamplingRow) -> None:
-    when, tokens = script_of(tuple(row.token_ids[: row.num_prompt_tokens]))
-    place = row.position - row.num_prompt_tokens
-    if place < len(tokens):
-        logits[tokens[place]] += RAISED
-        if place == 0:
-            print(f"scripted: {when}", flush=True)  # the test reads it in the engine's log
+def follow_script(scores: Tensor, rows: Mapping[int, SamplingRow]) -> None:
+    for index, row in rows.items():
+        when, tokens = script_of(tuple(row.token_ids[: row.num_prompt_tokens]))
+        place = row.position - row.num_prompt_tokens
+        if place < len(tokens):
+            scores[index, tokens[place]] += RAISED
+            if place == 0:
+                print(f"scripted: {when}", flush=True)  # the test reads it in the engine's log
 
 
 SamplingParams.needs_token_ids = property(lambda _: True)  # type: ignore[method-assign,assignment]

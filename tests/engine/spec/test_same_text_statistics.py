@@ -81,7 +81,7 @@ class Toy:
             allowed=self.allowed(text),
         )  # fmt: skip
         scores = self.logits[text[-1]].double().unsqueeze(0)
-        adjust(scores[0], row)
+        adjust(scores, {0: row})
         if is_filtered(self.sampling):
             filter_rows(scores, scores, {0: row}, REFERENCE)
         return scores[0].softmax(0)
