@@ -34,6 +34,7 @@ from engine.spec.speculator import Speculation
 from engine.vocab import load_vocab
 from kernels.group_quant import ROWS, GroupQuant
 from kernels.recording import Eager
+from kernels.registry import remarks_on
 
 T = TypeVar("T")
 EMULATED = "8, emulated"  # of activation_bits: what the fast kernels would compute, at the reference's speed
@@ -198,8 +199,11 @@ def _drafter_settings(runner: ModelRunner) -> list[EffectiveSetting]:
 
 
 def _kernel_settings(runner: ModelRunner) -> list[EffectiveSetting]:
-    return [
+    """Ops that another backend than the first serves, and what of a backend is not as was wished."""
+    replaced = [
         EffectiveSetting(f"kernel:{choice.op}", "the fastest", choice.backend, choice.reason)
         for choice in runner.kernels
         if choice.reason
     ]
+    remarks = [EffectiveSetting(each.name, each.wished, each.found, each.reason) for each in remarks_on(runner.kernels)]
+    return replaced + remarks

@@ -1,9 +1,9 @@
 """Which ops of a backend were found right on this machine, so that they are checked once and not at every load.
 
 Owns one small JSON file for each thing that was checked: beside the built library of `cpu_ops`, and for `triton_ops`
-one a card in the same folder. Knows no ops. Invariant: an entry counts for the very same library or card, versions and
-sources, dtype and op; what failed has no entry, for the next load may find it right (memory had run out, say); and a
-file that cannot be read or written costs a check and nothing else.
+one a card in the same folder. Knows no ops. Invariant: an entry counts for the very same library or card, what the
+system lets it use, versions and sources, dtype and op; what failed has no entry, for the next load may find it right
+(memory had run out, say); and a file that cannot be read or written costs a check and nothing else.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from kernels.cpu_ops.folders import cache_folders
 
 KERNELS_FOLDER = Path(__file__).parent
 
@@ -63,16 +65,18 @@ class CheckStamp:
 def stamp_of(backend: str, device: torch.device) -> CheckStamp | None:
     """The stamp for `backend` on `device`; None where nothing is checked at a load: the reference, and
     Triton's interpreter, which would take minutes and proves nothing of a GPU."""
-    from kernels.cpu_ops.build import cache_folder, library  # whose modules import the registry, which imports this one
-
     if backend == "cpu_ops":
+        from kernels.cpu_ops.binding import matrix_tiles  # which imports the registry, which imports this module
+        from kernels.cpu_ops.build import library
+
         built = Path(str(library()._name))
-        return CheckStamp(built.with_name(f"{built.name}.checked"), f"{built.name} {sources(backend)}")
+        identity = f"{built.name} {sources(backend)}, matrix tiles {matrix_tiles()}"
+        return CheckStamp(built.with_name(f"{built.name}.checked"), identity)
     if backend == "triton_ops" and device.type == "cuda":
         card = f"{torch.cuda.get_device_name(device)} {torch.cuda.get_device_capability(device)}"
         identity = f"{card}, torch {torch.__version__}, triton {triton_version()}, {sources(backend)}"
         digest = hashlib.blake2b(card.encode(), digest_size=6).hexdigest()
-        return CheckStamp(cache_folder() / f"triton_ops-{digest}.checked", identity)
+        return CheckStamp(cache_folders()[0] / f"triton_ops-{digest}.checked", identity)
     return None
 
 

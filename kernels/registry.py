@@ -144,6 +144,7 @@ KERNELS: dict[str, dict[str, str]] = {
 ONE_LAYOUT = ("prepare_group_quant", "group_linear", "group_embedding", "mixture_mlp")  # what one makes, the rest read
 
 THREADS: dict[str, str] = {"cpu_ops": "kernels.cpu_ops.binding:set_threads"}  # backends with threads of their own
+REMARKS: dict[str, str] = {"cpu_ops": "kernels.cpu_ops.binding:remarks"}  # backends that may say more
 
 
 class BackendUnavailable(RuntimeError):
@@ -156,6 +157,16 @@ class KernelChoice:
 
     op: str
     backend: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What of a backend that serves is not as was wished: what it is about, the wish, what became of it, and why."""
+
+    name: str
+    wished: str
+    found: str
     reason: str
 
 
@@ -186,6 +197,12 @@ def load_ops(
         resolve(THREADS[backend])(num_threads)
     chosen |= _replacements(chosen, dtype, device, float8=float8)
     return _bound(chosen, dtype, device), list(chosen.values())
+
+
+def remarks_on(choices: Sequence[KernelChoice]) -> list[Remark]:
+    """What people should know of the backends that were chosen, beyond which op each serves."""
+    backends = sorted({choice.backend for choice in choices} & REMARKS.keys())
+    return [remark for backend in backends for remark in resolve(REMARKS[backend])()]
 
 
 def backend_ops(wishes: Sequence[str], dtype: torch.dtype, device: torch.device) -> Ops:

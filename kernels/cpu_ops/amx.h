@@ -7,8 +7,10 @@
 #if defined(PIZARRA_EMULATE_AMX)
 #define PIZARRA_AMX 1
 #include "amx_emulated.h"
-#elif defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
+#elif defined(__AVX512F__) && defined(__linux__)
+#if (defined(__AMX_TILE__) && defined(__AMX_BF16__)) || (defined(__AMXTILE__) && defined(__AMXBF16__))  // so clang called them
 #define PIZARRA_AMX 1
+#endif
 #endif
 
 #ifdef PIZARRA_AMX
@@ -29,7 +31,7 @@ namespace amx {
 // Asks the kernel for the tiles' registers, once per process. False: this system does not give them.
 inline bool granted() {
 #ifdef PIZARRA_EMULATE_AMX
-    return true;
+    return PIZARRA_EMULATE_AMX;  // 0: as where they are refused
 #else
     constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     static const bool given = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -64,16 +66,13 @@ class Tiles {
 
 template <int D>
 inline void exchange(Words rows[kTileRows]) {
-    Words low, high;
-    for (uint32_t i = 0; i < kTileRows; ++i) {
-        low[i] = i & D ? i - D + kTileRows : i;
-        high[i] = i & D ? i + kTileRows : i + D;
-    }
+    constexpr auto kLow = [](int i) { return i & D ? i - D + kTileRows : i; };
+    constexpr auto kHigh = [](int i) { return i & D ? i + kTileRows : i + D; };
     for (int i = 0; i < kTileRows; ++i) {
         if (i & D) continue;
         const Words a = rows[i], b = rows[i + D];
-        rows[i] = __builtin_shuffle(a, b, low);
-        rows[i + D] = __builtin_shuffle(a, b, high);
+        rows[i] = shuffle<kLow>(a, b);
+        rows[i + D] = shuffle<kHigh>(a, b);
     }
 }
 

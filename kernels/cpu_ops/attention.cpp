@@ -131,7 +131,7 @@ class GroupAttention {
             VecI key;
             for (int lane = 0; lane < kLanes; ++lane) key[lane] = lane;
             for (Vec& score : scores) {
-                score = (key >= low) & (key <= high) ? score : splat(-INFINITY);
+                score = ((key >= low) & (key <= high)) ? score : splat(-INFINITY);
                 key += kLanes;
             }
         }

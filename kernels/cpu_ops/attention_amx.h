@@ -132,10 +132,10 @@ class AttentionProducts {
 
     // Beside codes a query's columns stand as `read_key` puts those of a key.
     void copy_query(bf16* target, const bf16* row) const {
-        Halves order;
-        for (uint16_t i = 0; i < kTileInputs; ++i) order[i] = kCodes ? i / 2 + (i % 2) * kTileRows : i;
+        constexpr auto kOrder = [](int i) { return kCodes ? i / 2 + i % 2 * kTileRows : i; };
         for (int column = 0; column < shape_->head_dim; column += kTileInputs) {
-            const Halves words = __builtin_shuffle(Halves(load_words(row + column, shape_->head_dim - column)), order);
+            const Halves plain = Halves(load_words(row + column, shape_->head_dim - column));
+            const Halves words = shuffle<kOrder>(plain, plain);
             std::memcpy(target + column, &words, sizeof words);
         }
     }
@@ -170,18 +170,15 @@ class AttentionProducts {
     }
 
     void pack_values(const bf16* const rows[kChunkKeys]) {
-        Halves first_half, second_half;  // of two rows, their values in turns
-        for (uint16_t i = 0; i < kTileInputs; ++i) {
-            first_half[i] = i / 2 + (i % 2) * kTileInputs;
-            second_half[i] = first_half[i] + kTileRows;
-        }
+        constexpr auto kFirst = [](int i) { return i / 2 + i % 2 * kTileInputs; };  // of two rows, their values in turns
+        constexpr auto kSecond = [](int i) { return i / 2 + i % 2 * kTileInputs + kTileRows; };
         for (int pair = 0; pair < kChunkKeys / 2; ++pair) {
             for (int column = 0; column < shape_->head_dim; column += kTileInputs) {
                 uint32_t* target = value_tile(pair / kTileRows, column / kTileRows) + size_t(pair % kTileRows) * kTileRows;
                 const Words even = load_words(rows[2 * pair] + column, shape_->head_dim - column);
                 const Words odd = load_words(rows[2 * pair + 1] + column, shape_->head_dim - column);
-                const Halves low = __builtin_shuffle(Halves(even), Halves(odd), first_half);
-                const Halves high = __builtin_shuffle(Halves(even), Halves(odd), second_half);
+                const Halves low = shuffle<kFirst>(Halves(even), Halves(odd));
+                const Halves high = shuffle<kSecond>(Halves(even), Halves(odd));
                 std::memcpy(target, &low, sizeof low);
                 std::memcpy(target + kTileWords, &high, sizeof high);
             }

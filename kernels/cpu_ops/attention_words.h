@@ -30,8 +30,8 @@ struct SingleWord {
 };
 
 // Intel starts a product of pairs every other cycle, but two of numbers in fp32 in each, which is twice as much; AMD one of
-// either, and there pairs are twice as much. A newer Intel without AMX, as in a virtual machine, is a Cooper Lake to gcc.
-#if defined(__AVX512BF16__) && defined(__AVX512F__) && !defined(__cooperlake__) && !defined(__sapphirerapids__)
+// either, and there pairs are twice as much. build.py says which it is: compilers know only the models of their own time.
+#if defined(__AVX512BF16__) && defined(__AVX512F__) && !defined(PIZARRA_INTEL)
 #define PIZARRA_PAIRS 1
 struct PairWord {
     using Number = bf16;

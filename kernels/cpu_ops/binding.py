@@ -15,10 +15,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from kernels.cpu_ops import build
 from kernels.cpu_ops.build import library
 from kernels.ops import KVCache
-from kernels.registry import BackendUnavailable
+from kernels.registry import BackendUnavailable, Remark
 
+MATRIX_TILES = {-1: "not built for", 0: "refused", 1: "granted"}
 SUFFIXES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 
@@ -117,3 +119,20 @@ def rows_pointer(tensor: Tensor, dtype: torch.dtype) -> tuple[int, int]:
 def set_threads(count: int) -> None:
     """How many threads the kernels use, the caller's among them."""
     symbol("pz_set_threads")(c_int(count))
+
+
+def matrix_tiles() -> str:
+    """Whether the system grants this process the matrix tiles of AMX, if the library is built for them, or refuses."""
+    return MATRIX_TILES[symbol("pz_matrix_tiles")()]
+
+
+def remarks() -> list[Remark]:
+    """See `kernels.registry.remarks_on`."""
+    found = list(build.remarks())
+    if matrix_tiles() == "refused":
+        reason = (
+            "the processor has AMX's matrix tiles, and the system refuses them to this process (arch_prctl), as Linux "
+            "before 5.16 and some sandboxes do. Products and attention in bfloat16 are slower without them"
+        )
+        found.append(Remark("kernel_matrix_tiles", "granted", "refused", reason))
+    return found

@@ -54,8 +54,8 @@ inline float highest(Vec v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps(reinterpret_cast<__m512>(v));
 #else
-    const Vec four = larger(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
-    const Vec two = larger(four, __builtin_shufflevector(four, four, 2, 3, 0, 1, 6, 7, 4, 5));
+    const Vec four = larger(v, shuffle<[](int lane) { return lane ^ 4; }>(v, v));
+    const Vec two = larger(four, shuffle<[](int lane) { return lane ^ 2; }>(four, four));
     return two[0] > two[1] ? two[0] : two[1];
 #endif
 }

@@ -57,12 +57,9 @@ struct Pieces {
 // One level of `fold_lanes`: of each run of 2 D lanes the halves are folded, and those of `a` lie before those of `b`.
 template <int D, typename Two>
 inline VecI fold_halves(VecI a, VecI b, const Two& two) {
-    VecI low{}, high{};
-    for (int lane = 0; lane < kLanes; ++lane) {
-        const int from = lane / D * 2 * D + lane % D;  // of `a`, then of `b`
-        low[lane] = from, high[lane] = from + D;
-    }
-    return two(__builtin_shuffle(a, b, low), __builtin_shuffle(a, b, high));
+    constexpr auto kLow = [](int lane) { return lane / D * 2 * D + lane % D; };  // of `a`, then of `b`
+    constexpr auto kHigh = [](int lane) { return lane / D * 2 * D + lane % D + D; };
+    return two(shuffle<kLow>(a, b), shuffle<kHigh>(a, b));
 }
 
 constexpr int reversed(int lane) {
@@ -182,15 +179,13 @@ class PieceBlock {
 
     // Of four bits, codes come as a word's eight inputs 0 4 1 5 2 6 3 7; of eight bits, in their order.
     static VecI round(const bf16* x, int count, float factor, int8_t* to, int bits) {
-        constexpr int kOrder[] = {0, 4, 1, 5, 2, 6, 3, 7};
+        constexpr auto kOrder = [](int i) { return i / 8 * 8 + i % 8 / 2 + i % 2 * 4; };
         const Vec magic = splat(kMagic);
-        VecB order;
-        for (int i = 0; i < kLanes; ++i) order[i] = int8_t(bits == 4 ? i / 8 * 8 + kOrder[i % 8] : i);
         VecI added{};
         for (int i = 0; i < count; i += kLanes) {
             const VecI whole = reinterpret_cast<VecI>(fma(load(x + i), splat(factor), magic)) - reinterpret_cast<VecI>(magic);
             added += whole;
-            const VecB narrow = __builtin_shuffle(__builtin_convertvector(whole, VecB), order);
+            const VecB narrow = shuffle_if<kOrder>(bits == 4, __builtin_convertvector(whole, VecB));
             std::memcpy(to + i, &narrow, sizeof narrow);
         }
         return added;

@@ -105,6 +105,15 @@ void linear(Out* out, const T* x, const T* weight, const T* bias, int M, int N, 
 }  // namespace
 
 extern "C" {
+// Whether the system gives matrix tiles; -1 where the code has no use for them.
+int32_t pz_matrix_tiles() {
+#ifdef PIZARRA_AMX
+    return amx::granted();
+#else
+    return -1;
+#endif
+}
+
 PACKED(pz_linear_bf16, linear<bf16, bf16>)
 PACKED(pz_linear_bf16_fp32, linear<bf16, float>)
 PACKED(pz_linear_fp32, linear<float, float>)

@@ -28,17 +28,11 @@ struct Words {
 
 // Words 0 and 1 of each block, and words 2 and 3, in the order of their tokens.
 inline Words in_order(Wide first, Wide second) {
-#if defined(__AVX512F__)
+    constexpr int kHalf = kLanes / 2;  // lanes of each
     return {
-        reinterpret_cast<VecU>(__builtin_shufflevector(first, second, 0, 8, 1, 9, 2, 10, 3, 11)),
-        reinterpret_cast<VecU>(__builtin_shufflevector(first, second, 4, 12, 5, 13, 6, 14, 7, 15)),
+        reinterpret_cast<VecU>(shuffle<[](int lane) { return lane / 2 + lane % 2 * kHalf; }>(first, second)),
+        reinterpret_cast<VecU>(shuffle<[](int lane) { return lane / 2 + lane % 2 * kHalf + kHalf / 2; }>(first, second)),
     };
-#else
-    return {
-        reinterpret_cast<VecU>(__builtin_shufflevector(first, second, 0, 4, 1, 5)),
-        reinterpret_cast<VecU>(__builtin_shufflevector(first, second, 2, 6, 3, 7)),
-    };
-#endif
 }
 
 inline Wide splat_wide(uint64_t x) { return x - Wide{}; }

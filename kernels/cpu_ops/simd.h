@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -19,6 +20,51 @@ typedef int32_t VecI __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t VecU __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t VecH __attribute__((vector_size(2 * kLanes)));
 typedef int8_t VecB __attribute__((vector_size(kLanes)));
+
+// Every lane by its number, as the pack that `body` takes.
+template <typename V, typename Body>
+__attribute__((always_inline)) inline auto for_lane_numbers(const Body& body) {
+    return body(std::make_integer_sequence<int, sizeof(V) / sizeof(V{}[0])>{});
+}
+
+// Lane i of the result: lane kOrder(i) of a; where that counts on from the last of a, one of b. Spelled as each compiler knows it:
+// clang has no __builtin_shuffle, and gcc before 12 no __builtin_shufflevector.
+template <auto kOrder, typename V>
+__attribute__((always_inline)) inline V shuffle(V a, V b) {
+    return for_lane_numbers<V>([&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+#if defined(__clang__)
+        return __builtin_shufflevector(a, b, kOrder(I)...);
+#else
+        return __builtin_shuffle(a, b, decltype(a < b){kOrder(I)...});
+#endif
+    });
+}
+
+// The same of one vector, where `shuffled`; else it as it is.
+template <auto kOrder, typename V>
+__attribute__((always_inline)) inline V shuffle_if(bool shuffled, V v) {
+#if defined(__clang__)
+    return shuffled ? shuffle<kOrder>(v, v) : v;
+#else
+    decltype(v < v) order;
+    for (int i = 0; i < int(sizeof(V) / sizeof(v[0])); ++i) order[i] = shuffled ? kOrder(i) : i;
+    return __builtin_shuffle(v, order);
+#endif
+}
+
+// Half of a vector: the lower one is 0, the upper one 1.
+template <int kWhich, typename Half, typename V>
+__attribute__((always_inline)) inline Half half(V v) {
+#if defined(__clang__) || __GNUC__ >= 12
+    return for_lane_numbers<Half>([&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+        return __builtin_shufflevector(v, v, I + int(sizeof...(I)) * kWhich...);
+    });
+#else
+    Half lanes;
+    std::memcpy(&lanes, reinterpret_cast<const char*>(&v) + kWhich * sizeof lanes, sizeof lanes);
+    return lanes;
+#endif
+}
 
 struct bf16 {
     uint16_t bits;
@@ -117,11 +163,10 @@ typedef float Vec4 __attribute__((vector_size(16)));
 // Sum of the lanes in one fixed order: halves onto halves.
 inline float sum(Vec v) {
 #if defined(__AVX512F__)
-    const Vec8 eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
-                       __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+    const Vec8 eight = half<0, Vec8>(v) + half<1, Vec8>(v);
 #else
     const Vec8 eight = v;
 #endif
-    const Vec4 four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    const Vec4 four = half<0, Vec4>(eight) + half<1, Vec4>(eight);
     return (four[0] + four[2]) + (four[1] + four[3]);
 }

@@ -12,11 +12,12 @@ from bench.random_checkpoint import FORMATS, GGUF_FORMATS, write_random
 from bench.rounding import TEXT
 from bench.transformers_llama import build, export
 from engine.checkpoint import read_checkpoint
-from engine.config import ConfigError, LoadOptions
+from engine.config import ConfigError, EffectiveSetting, LoadOptions
 from engine.core.sampling_params import SamplingParams
 from engine.vocab import load_vocab
 from kernels.cpu_ops.group_linear import multiplies_bytes
 from kernels.group_quant import GroupQuant
+from kernels.registry import Remark
 from tests.engine import transformers_oracle as oracle
 from tests.engine.stepping import complete, load, prompt_logits
 
@@ -134,3 +135,13 @@ def test_groups_that_the_kernels_do_not_take_run_and_are_told(tmp_path: Path) ->
     truth = oracle.double_logits(build(loaded.info, torch.float64), PROMPT)
     error = prompt_logits(loaded.runner, PROMPT).double() - truth
     assert error.square().mean().sqrt() <= 1e-4 * truth.square().mean().sqrt()
+
+
+def test_what_a_backend_says_of_itself_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Remark("kernel_matrix_tiles", "granted", "refused", "the system refuses them")
+    monkeypatch.setattr("kernels.cpu_ops.binding.remarks", lambda: [said])
+    path = write_random(tmp_path / "model", "BF16", "tiny")
+    told = [setting for setting in load(path, max_model_len=256).settings if setting.name == said.name]
+    assert told == [EffectiveSetting(said.name, said.wished, said.found, said.reason)]
+    told = [setting for setting in load(path, kernel_backend="reference").settings if setting.name == said.name]
+    assert told == [], "of a backend that serves no op"

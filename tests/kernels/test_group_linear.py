@@ -141,10 +141,11 @@ def test_activations_of_8_bits_are_rounded_as_the_reference_rounds_them(
     rounded = weight.rounded_activations(x) if prepared.activation_bits == 8 else x.double()
     expected = rounded @ weight.dequantised(torch.float64).t()
     found = product(ops, x, weight)
-    assert (found.double() - expected).abs().max() < 3e-5 * expected.abs().max()
+    lost = 3e-5 if prepared.activation_bits == 8 else 4e-4  # of 16 bits: 2^-16 of the largest near it
+    assert (found.double() - expected).abs().max() < lost * expected.abs().max()
     again = torch.empty_like(found)
     reference.group_linear(again, x, weight.with_activation_bits(prepared.activation_bits), None)
-    assert (found - again).abs().max() < 3e-5 * expected.abs().max()
+    assert (found - again).abs().max() < lost * expected.abs().max()
 
 
 def test_activations_of_8_bits_lose_at_most_half_a_step() -> None:
