@@ -27,8 +27,8 @@ __attribute__((always_inline)) inline auto for_lane_numbers(const Body& body) {
     return body(std::make_integer_sequence<int, sizeof(V) / sizeof(V{}[0])>{});
 }
 
-// Lane i of the result: lane kOrder(i) of a; where that counts on from the last of a, one of b. Spelled as each compiler knows it:
-// clang has no __builtin_shuffle, and gcc before 12 no __builtin_shufflevector.
+// Lane i of the result: lane kOrder(i) of a; where that counts on from the last of a, one of b. Spelled as each compiler
+// knows it: clang has no __builtin_shuffle, and gcc before 12 no __builtin_shufflevector.
 template <auto kOrder, typename V>
 __attribute__((always_inline)) inline V shuffle(V a, V b) {
     return for_lane_numbers<V>([&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
