@@ -97,8 +97,8 @@ class KVCacheManager:
         """Room for the first `num_tokens` tokens of a request.
 
         prefix: shared blocks that a request without tables starts with. spare: blocks that must stay available, if it
-        takes any.
-        Returns the ids of the blocks that were added to each table (perhaps none), or None having changed nothing.
+        takes any. Returns the ids of the blocks that were added to each table (perhaps none), or None having changed
+        nothing.
         """
         tables = self._tables.get(request_id)
         if tables is not None and num_tokens <= len(tables[0]) * self.block_size:

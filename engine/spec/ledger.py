@@ -4,7 +4,8 @@ Knows costs and counts of tokens; of requests no more than a name. Two accounts 
 the balance of everything verified lately (what its accepted drafts were worth in plain steps, less what drafting and
 the larger steps took), and the allowance of probes, a fixed share of the time that passes.
 Invariant: while the balance lies more than `MOST_LOSS` of the time below 0, only probes are verified; a probe that the
-allowance does not cover is not made. So losses stay below MOST_LOSS + PROBES of the time, whatever estimates say.
+allowance does not cover is not made. So losses stay below MOST_LOSS + PROBES of the time, whatever estimates say, and
+what a drafter read at once, a prompt, which is owed and paid in instalments.
 """
 
 from __future__ import annotations
