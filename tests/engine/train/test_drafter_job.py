@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from engine.checkpoint import read_checkpoint
 from engine.checkpoint.fingerprint import weights_fingerprint
-from engine.jobs import EXIT_FAILED, EXIT_STOPPED, Reporter, run_job
+from engine.jobs import EXIT_FAILED, EXIT_STOPPED
 from engine.train import drafter
 from engine.train.drafter_export import read_older, warm_weights
 from engine.train.drafter_state import read_state
@@ -23,7 +23,7 @@ from engine.train.source import Source
 from tests.engine.stepping import load, prompt_logits
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 from tests.engine.tiny_families import family_checkpoint
-from tests.engine.train.test_quantize import Lines
+from tests.engine.train.job_lines import run
 from tests.engine.train.tiny_training import job, make_small, weights_of
 
 CPU = torch.device("cpu")
@@ -248,7 +248,7 @@ def test_a_drafter_is_made_for_a_model_in_codes(arguments: dict[str, Any], model
     text.write_text(" ".join(f"The {index} items were here." for index in range(200)))
     wish = {"model": str(model), "output": str(tmp_path / "codes"), "format": "awq", "group_size": 32}
     wish |= {"calibration": str(text), "rows": 6, "row_tokens": 32, "num_threads": 1}
-    assert run_job("quantize", json.dumps(wish), Reporter(Lines())) == 0
+    assert run("quantize", wish)[0] == 0
     codes = Target(Source(tmp_path / "codes", codes=True), (0, 2, 3), 64, CPU, torch.float32)
     plain = Target(Source(model), (0, 2, 3), 64, CPU, torch.float32)
     prompt = torch.arange(5, 25)

@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-import io
-import json
+import functools
 import math
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from engine.jobs import EXIT_FAILED, EXIT_STOPPED, Reporter, run_job
+from engine.jobs import EXIT_FAILED, EXIT_STOPPED
 from engine.train.calibration import rows_of_file
 from engine.vocab import load_vocab
 from tests.engine.stepping import load, prompt_logits
 from tests.engine.tiny_checkpoint import tiny_llama_checkpoint
 from tests.engine.tiny_families import family_checkpoint
+from tests.engine.train.job_lines import run
 
 TEXT = " ".join(f"The {one} of item {index} was here, and then it went on." for index, one in enumerate("abcdefg" * 30))
 LENGTH = 48
 
 
-class Lines(io.StringIO):
-    """Collects the lines; sends this process a real SIGTERM behind the line whose stage and count are `stop_at`."""
-
-    def __init__(self, stop_at: tuple[str, int] | None = None) -> None:
-        super().__init__()
-        self.stop_at = stop_at
-        self.seen: list[dict[str, Any]] = []
-
-    def write(self, text: str) -> int:
-        self.seen.append(json.loads(text))
-        if self.stop_at == (self.seen[-1]["stage"], self.seen[-1]["done"]):
-            signal.raise_signal(signal.SIGTERM)
-        return len(text)
-
-
-def job(arguments: dict[str, Any], stop_at: tuple[str, int] | None = None) -> tuple[int, list[dict[str, Any]]]:
-    lines = Lines(stop_at)
-    reporter = Reporter(lines)
-    before = signal.signal(signal.SIGTERM, reporter.stop)
-    try:
-        status = run_job("quantize", json.dumps(arguments), reporter)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return status, lines.seen
+job = functools.partial(run, "quantize")
 
 
 @pytest.fixture

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import signal
+import functools
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine.jobs import Reporter, run_job
 from engine.train import drafter_loop, drafter_text
-from tests.engine.train.test_quantize import Lines
+from tests.engine.train.job_lines import run
+
+job = functools.partial(run, "train-drafter")
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,17 +20,6 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafter_text, "STORIES_PER_SHARD", 16)
     monkeypatch.setattr(drafter_text, "_REQUESTS_AT_ONCE", 16)
     monkeypatch.setattr(drafter_loop, "_SAVE_EVERY_S", 0.0)
-
-
-def job(arguments: dict[str, Any], stop_at: tuple[str, int] | None = None) -> tuple[int, list[dict[str, Any]]]:
-    lines = Lines(stop_at)
-    reporter = Reporter(lines)
-    before = signal.signal(signal.SIGTERM, reporter.stop)
-    try:
-        status = run_job("train-drafter", json.dumps(arguments), reporter)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return status, lines.seen
 
 
 def weights_of(folder: Path) -> dict[str, bytes]:
